@@ -1,0 +1,1 @@
+"""The project around the example shop: settings, and a PostgreSQL that needs no installing."""

@@ -1,0 +1,1 @@
+"""The database engine of the example project; see ``base``."""
