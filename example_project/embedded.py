@@ -318,7 +318,6 @@ class EmbeddedPostgres:
         server runs.
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        account = {} if self._account is None else {"user": self._account.uid, "group": self._account.gid}
         with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as given:
             given.write(stdin)
             given.seek(0)
@@ -331,8 +330,9 @@ class EmbeddedPostgres:
                     stdout=said,
                     stderr=subprocess.STDOUT,
                     check=False,
+                    user=self._account.uid if self._account else None,
+                    group=self._account.gid if self._account else None,
                     extra_groups=[] if self._account else None,
-                    **account,
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 raise _unavailable(f"{program} cannot be run ({error})") from error

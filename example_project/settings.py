@@ -1,7 +1,7 @@
 """Settings of the example project, for development, the demo and the tests.
 
-Read from the environment: DATABASE_URL, TEST_DATABASE_NAME, REDIS_URL, DEBUG, LOG_LEVEL, SECRET_KEY and
-ALLOWED_HOSTS.
+Read from the environment: DATABASE_URL, TEST_DATABASE_NAME, REDIS_URL, DEBUG, LOG_LEVEL, SECRET_KEY, ALLOWED_HOSTS
+and WORKFLOW_SETTINGS.
 """
 
 import json
@@ -88,7 +88,7 @@ LOGGING = {
     "loggers": {"workflow": {"level": os.environ.get("LOG_LEVEL", "INFO").upper()}},
 }
 
-# The demo and the tests start workers with settings of their own: WORKFLOW_SETTINGS='{"STALE_LEASE_THRESHOLD": 6}'
+# The demo and the tests start workers with settings of their own: WORKFLOW_SETTINGS='{"SWEEP_INTERVAL": 1}'
 WORKFLOW: dict[str, object] = json.loads(os.environ.get("WORKFLOW_SETTINGS", "{}"))
 
 # How long the shop waits for a customer's payment, in seconds. A real one would give them days.

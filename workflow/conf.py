@@ -1,0 +1,219 @@
+"""The ``WORKFLOW`` setting: what each key means, its default and its bounds.
+
+Values are read at each access, so ``override_settings(WORKFLOW={...})`` works at any time. An access does not
+judge: ``validate()`` does, on behalf of ``manage.py check``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+# A century: far beyond use, and safe to add to any timestamptz.
+MAX_SECONDS = 100 * 365.25 * 86_400
+# What PostgreSQL can hold in one jsonb value.
+MAX_JSONB_BYTES = 2**28 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of ``WORKFLOW``.
+
+    ``unit`` decides the type: "seconds" (a number or a ``timedelta``), "days" (a number), "bytes" (a whole
+    number); with "" the default tells: a whole number, a string, or a list of strings. ``default`` is a value,
+    or a function of ``Conf`` for one that follows from other settings.
+    """
+
+    name: str
+    default: Any
+    unit: str
+    minimum: float | None
+    doc: str
+    maximum: float | None = None
+
+    def fault(self, value: object) -> str | None:
+        """What is wrong with ``value``, or None."""
+        if self.unit in {"seconds", "days"}:
+            return self._number_fault(value)
+        if isinstance(self.default, int):
+            if isinstance(value, bool) or not isinstance(value, int):
+                return f"must be a whole number, not {_show(value)}"
+            return self._bounds_fault(value)
+        if isinstance(self.default, str):
+            return None if isinstance(value, str) and value else f"must be a string, not {_show(value)}"
+        if isinstance(value, list | tuple | set | frozenset) and all(isinstance(key, str) for key in value):
+            return None
+        return f"must be a list of strings, not {_show(value)}"
+
+    def _number_fault(self, value: object) -> str | None:
+        if isinstance(value, timedelta) and self.unit == "seconds":
+            return self._bounds_fault(value.total_seconds())
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            kinds = "a number of seconds or a timedelta" if self.unit == "seconds" else "a number of days"
+            return f"must be {kinds}, not {_show(value)}"
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            return "must be a finite number"
+        return self._bounds_fault(number)
+
+    def _bounds_fault(self, value: float) -> str | None:
+        unit = f" {self.unit}" if self.unit else ""
+        if self.minimum is not None and value < self.minimum:
+            return f"must be at least {self.minimum:g}{unit}, not {_number(value)}"
+        if self.maximum is not None and value > self.maximum:
+            return f"must be at most {self.maximum:.0f}{unit}, not {_number(value)}"
+        return None
+
+
+def _seconds(
+    name: str,
+    default: float | Callable[[Conf], float],
+    minimum: float,
+    doc: str,
+    maximum: float = MAX_SECONDS,
+) -> Setting:
+    return Setting(name, default, "seconds", minimum, doc, maximum)
+
+
+def _stuck_threshold(conf: Conf) -> float:
+    return max(3 * conf.STALE_LEASE_THRESHOLD, 300)
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("DATABASE", "default", "", None, "Alias of the database that holds runs, jobs and events."),
+    Setting("CONCURRENCY", 100, "", 1, "Units that one worker process has in hand at once.", 100_000),
+    Setting("THREADS", 16, "", 1, "Plain (not async) handlers that one worker process runs at once.", 10_000),
+    _seconds("POLL_INTERVAL", 1.0, 0.01, "How often an idle worker looks for due jobs, woken or not."),
+    _seconds(
+        "HEARTBEAT_INTERVAL",
+        60,
+        0.01,
+        "How often a worker renews its leases; at most a third of STALE_LEASE_THRESHOLD.",
+    ),
+    _seconds(
+        "STALE_LEASE_THRESHOLD",
+        300,
+        0.03,
+        "A lease that was not renewed for this long is given to another worker.",
+    ),
+    _seconds(
+        "JOB_ABSOLUTE_TIMEOUT",
+        3600,
+        0,
+        "A job held for this long fails, heartbeats or not; 0 disables the cap.",
+    ),
+    _seconds(
+        "UNIT_TIMEOUT", 1800, 0.01, "How long one claimed unit may run before the action in hand is expired."
+    ),
+    _seconds(
+        "STUCK_THRESHOLD",
+        _stuck_threshold,
+        0.01,
+        "A live run in which nothing happens, or can happen, for this long is failed; by default three times "
+        "STALE_LEASE_THRESHOLD, and 300 at least.",
+    ),
+    _seconds(
+        "SWEEP_INTERVAL", 15, 0.01, "How often a worker looks for stale leases, expired waits and stuck runs."
+    ),
+    _seconds("SHUTDOWN_GRACE", 30, 0, "How long a stopping worker waits for the handlers that it runs."),
+    Setting("RETENTION_DAYS", 7, "days", 0, "Age at which workflow:prune drops finished runs.", 36_525),
+    Setting(
+        "MAX_PAYLOAD_BYTES",
+        1_048_576,
+        "bytes",
+        1,
+        "Largest input, output, event payload or step result, as JSON in UTF-8.",
+        MAX_JSONB_BYTES,
+    ),
+    Setting("REDACT", [], "", None, "Keys whose values are masked wherever a person looks."),
+    Setting("TRANSPORT", "workflow.transports.postgres", "", None, "Module that tells workers of due jobs."),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+class Conf:
+    """The settings as attributes; durations are numbers of seconds, also where a ``timedelta`` was given."""
+
+    DATABASE: str
+    CONCURRENCY: int
+    THREADS: int
+    POLL_INTERVAL: float
+    HEARTBEAT_INTERVAL: float
+    STALE_LEASE_THRESHOLD: float
+    JOB_ABSOLUTE_TIMEOUT: float
+    UNIT_TIMEOUT: float
+    STUCK_THRESHOLD: float
+    SWEEP_INTERVAL: float
+    SHUTDOWN_GRACE: float
+    RETENTION_DAYS: float
+    MAX_PAYLOAD_BYTES: int
+    REDACT: list[str]
+    TRANSPORT: str
+
+    def __getattr__(self, name: str) -> Any:
+        setting = _BY_NAME.get(name)
+        if setting is None:
+            raise AttributeError(f"WORKFLOW has no setting {name!r}{did_you_mean(name)}")
+        given = _given()
+        if name in given:
+            value = given[name]
+            return value.total_seconds() if isinstance(value, timedelta) else value
+        default = setting.default
+        if callable(default):
+            return default(self)
+        return list(default) if isinstance(default, list) else default
+
+
+conf = Conf()
+
+
+def validate() -> list[tuple[str, str]]:
+    """All that is wrong with ``settings.WORKFLOW``, as (key, message); "WORKFLOW" stands for the whole."""
+    given = getattr(settings, "WORKFLOW", {})
+    if not isinstance(given, Mapping):
+        return [("WORKFLOW", f"must be a dict, not {_show(given)}")]
+    found = []
+    for key, value in given.items():
+        setting = _BY_NAME.get(key)
+        if setting is None:
+            found.append((str(key), f"is no setting of WORKFLOW{did_you_mean(key)}"))
+        elif fault := setting.fault(value):
+            found.append((key, fault))
+    if not {"HEARTBEAT_INTERVAL", "STALE_LEASE_THRESHOLD"} & {key for key, _ in found}:
+        # Two renewals in a row may come late or be lost before a lease counts as stale.
+        heartbeat, longest = conf.HEARTBEAT_INTERVAL, conf.STALE_LEASE_THRESHOLD / 3
+        if heartbeat > longest:
+            rule = f"must be at most a third of STALE_LEASE_THRESHOLD, {longest:g} seconds"
+            found.append(("HEARTBEAT_INTERVAL", f"{rule}, not {heartbeat:g}"))
+    return found
+
+
+def did_you_mean(name: object) -> str:
+    """``; did you mean X?`` for the setting whose name is closest, or nothing."""
+    close = difflib.get_close_matches(str(name).upper(), _BY_NAME, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _given() -> Mapping[str, Any]:
+    given = getattr(settings, "WORKFLOW", {})
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(f"WORKFLOW must be a dict, not {_show(given)}")
+    return given
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if abs(value) < 1e15 else "one so large"
+
+
+def _show(value: object) -> str:
+    return f"the {type(value).__name__} {value!r:.80}" if value is not None else "None"
