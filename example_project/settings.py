@@ -1,7 +1,7 @@
 """Settings of the example project, for development, the demo and the tests.
 
-Read from the environment: DATABASE_URL, TEST_DATABASE_NAME, REDIS_URL, DEBUG, LOG_LEVEL, SECRET_KEY, ALLOWED_HOSTS
-and WORKFLOW_SETTINGS.
+Read from the environment: DATABASE_URL, TEST_DATABASE_NAME, REDIS_URL, DEBUG, LOG_LEVEL, SECRET_KEY,
+ALLOWED_HOSTS and WORKFLOW_SETTINGS.
 """
 
 import json
