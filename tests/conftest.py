@@ -12,7 +12,7 @@ from example_project.database import unavailable
 def django_db_modify_db_settings(
     django_db_modify_db_settings_parallel_suffix: None, django_db_blocker: DjangoDbBlocker
 ) -> None:
-    """Runs before the test database is made. A missing PostgreSQL fails the run, nothing is skipped for it."""
+    """Runs before the test database is made. A missing PostgreSQL fails the run, it skips nothing."""
     with django_db_blocker.unblock():
         try:
             with connection._nodb_cursor():

@@ -27,8 +27,8 @@ class Setting:
     """One key of ``WORKFLOW``.
 
     ``unit`` decides the type: "seconds" (a number or a ``timedelta``), "days" (a number), "bytes" (a whole
-    number); with "" the default tells: a whole number, a string, or a list of strings. ``default`` is a value,
-    or a function of ``Conf`` for one that follows from other settings.
+    number); with "" the default tells: a whole number, a string, or a list of strings. ``default`` is a
+    value, or a function of ``Conf`` for one that follows from other settings.
     """
 
     name: str

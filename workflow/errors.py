@@ -1,8 +1,8 @@
 """Every error that the package raises on purpose, and the codes that a failed run or node carries.
 
 ``WorkflowError`` and its leaves are for callers; each has a stable ``code``. ``Fatal`` and ``Retry`` are for
-handlers to raise; ``Aborted`` is raised for them. These three are no ``WorkflowError``: they are outcomes, and
-``except WorkflowError`` around a dispatch inside a handler must not swallow them.
+handlers to raise; ``Aborted`` is raised for them. These three are no ``WorkflowError``: they are outcomes,
+and ``except WorkflowError`` around a dispatch inside a handler must not swallow them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class NodeUnknown(WorkflowError):
 
 
 class StepKeyReused(WorkflowError):
-    """One execution used a step key twice, so a replay can't tell the two apart. Fails the action for good."""
+    """One execution used a step key twice, so a replay cannot tell them apart. Fails the action for good."""
 
     code = "STEP_KEY_REUSED"
 

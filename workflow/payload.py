@@ -1,0 +1,311 @@
+"""What inputs, outputs, step results and event payloads may be: anything that comes back from PostgreSQL as
+it went.
+
+A value is first *normalised*: pydantic models, dataclasses, dates, Decimals, UUIDs, enums, sets and tuples
+become what JSON has for them, as pydantic does it. The first execution and a replay thus see the same
+value, and what could not be stored is refused while it still has a name: ``PayloadInvalid`` says where it
+is and why.
+
+Pure, and called once per action, hence the fast paths: None and flat dicts take about a microsecond.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from types import GeneratorType
+from typing import Any
+
+from django.utils.functional import Promise
+from pydantic_core import to_json, to_jsonable_python
+
+from workflow.errors import PayloadInvalid
+
+MAX_DEPTH = 200  # containers in one another
+MAX_DIGITS = 4300  # Python parses no longer whole number back
+_MAX_INT = 10**MAX_DIGITS
+_SMALL_INT = 2**63
+# From here on ``repr`` writes an exponent. jsonb would answer with a whole number, of another type and,
+# beyond 2**53, of another value; written out with ".0" it stays the float that it was.
+_LARGE_FLOAT = 1e16
+
+
+def normalise(value: object, where: str = "payload") -> Any:
+    """``value`` as a JSON round trip gives it back: always a copy, of None, bool, int, float, str, list and
+    dict.
+    """
+    if value is None:
+        return None
+    return _Walk().start(value, where)
+
+
+def dumps(value: object, where: str = "payload", limit: int | None = None) -> str:
+    """``value`` as compact JSON text; see ``encode``."""
+    return encode(value, where, limit)[1]
+
+
+def encode(value: object, where: str = "payload", limit: int | None = None) -> tuple[Any, str]:
+    """``value`` normalised, and as compact JSON text.
+
+    ``where`` opens the message of ``PayloadInvalid``; ``limit`` is the text's most bytes in UTF-8, None for
+    any.
+    """
+    if value is None:
+        return None, "null"
+    if type(value) is dict and _is_flat(value):
+        try:
+            raw = to_json(value)
+        except ValueError:
+            pass  # a lone surrogate: the walk names its key
+        else:
+            _check_size(len(raw), where, limit)
+            return value.copy(), raw.decode()
+    walk = _Walk()
+    normal = walk.start(value, where)
+    raw = _write(normal).encode() if walk.large_float else to_json(normal)
+    _check_size(len(raw), where, limit)
+    return normal, raw.decode()
+
+
+def _is_flat(value: dict[Any, Any]) -> bool:
+    """Whether a dict holds nothing but plain strings, numbers, booleans and None that need no second look."""
+    for key, item in value.items():
+        if type(key) is not str or "\0" in key:
+            return False
+        kind = type(item)
+        if kind is str:
+            if "\0" in item:
+                return False
+        elif kind is int:
+            if not -_SMALL_INT < item < _SMALL_INT:
+                return False
+        elif kind is float:
+            if not -_LARGE_FLOAT < item < _LARGE_FLOAT:  # NaN fails this too
+                return False
+        elif item is not None and kind is not bool:
+            return False
+    return True
+
+
+def _check_size(size: int, where: str, limit: int | None) -> None:
+    if limit is not None and size > limit:
+        raise PayloadInvalid(f"{where}: {size} bytes of JSON; MAX_PAYLOAD_BYTES allows {limit}")
+
+
+class _Fault(Exception):
+    """A broken rule on its way up; every container it passes adds the key that led there."""
+
+    def __init__(self, rule: str, deepest: object = None) -> None:
+        super().__init__(rule)
+        self.rule = rule
+        self.deepest = deepest
+        self.keys: list[str | int] = []
+
+
+class _Walk:
+    """One pass over a value. ``large_float`` afterwards tells that the text needs ``_write``."""
+
+    __slots__ = ("large_float",)
+
+    def __init__(self) -> None:
+        self.large_float = False
+
+    def start(self, value: object, where: str) -> Any:
+        try:
+            return self.any(value, 1)
+        except _Fault as fault:
+            raise PayloadInvalid(f"{where}{_path(fault.keys)}: {fault.rule}") from None
+        except RecursionError:
+            raise PayloadInvalid(f"{where}: nested too deeply") from None
+        except Exception as error:
+            # A property, an iterator or a serialiser of the user's own, or a dict that a thread changes.
+            reason = f"{type(error).__name__} while it was read: {_line(error)}"
+            raise PayloadInvalid(f"{where}: {reason}") from error
+
+    def any(self, value: object, depth: int) -> Any:
+        """``value`` normalised; ``depth`` is the level that it has if it is a container."""
+        kind = type(value)
+        if kind is str:
+            return self.text(value)  # type: ignore[arg-type]
+        if value is None or kind is bool:
+            return value
+        if kind is int:
+            return self.whole(value)  # type: ignore[arg-type]
+        if kind is float:
+            return self.real(value)  # type: ignore[arg-type]
+        if kind is dict:
+            return self.mapping(value, depth)  # type: ignore[arg-type]
+        if kind is list or kind is tuple:
+            return self.sequence(value, value, depth)  # type: ignore[arg-type]
+        return self.other(value, depth)
+
+    def text(self, value: str) -> str:
+        if "\0" in value:
+            raise _Fault("a NUL character cannot be stored")
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise _Fault("half a surrogate pair cannot be stored") from None
+        return value
+
+    def whole(self, value: int) -> int:
+        if not -_SMALL_INT < value < _SMALL_INT and not -_MAX_INT < value < _MAX_INT:
+            raise _Fault(f"a whole number of more than {MAX_DIGITS} digits cannot be stored")
+        return value
+
+    def real(self, value: float) -> float:
+        if not -_LARGE_FLOAT < value < _LARGE_FLOAT:
+            if not math.isfinite(value):
+                raise _Fault(f"{value} cannot be stored: JSON has no such number")
+            self.large_float = True
+        return value
+
+    def mapping(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
+        if depth > MAX_DEPTH:
+            raise _Fault(f"nested deeper than {MAX_DEPTH} levels", value)
+        result: dict[str, Any] = {}
+        count = 0
+        for key, item in value.items():
+            plain = type(key) is str and key.isascii() and "\0" not in key
+            name = key if plain else self.key(key)
+            count += 1
+            kind = type(item)
+            if item is None or kind is bool or (kind is str and item.isascii() and "\0" not in item):
+                result[name] = item
+                continue
+            try:
+                result[name] = self.any(item, depth + 1)
+            except _Fault as fault:
+                raise self.passed(fault, value, name) from None
+        if len(result) != count:
+            raise _Fault("two keys of a dict are the same text in JSON")
+        return result
+
+    def sequence(self, value: object, items: Iterable[Any], depth: int) -> list[Any]:
+        if depth > MAX_DEPTH:
+            raise _Fault(f"nested deeper than {MAX_DEPTH} levels", value)
+        result: list[Any] = []
+        for item in items:
+            try:
+                result.append(self.any(item, depth + 1))
+            except _Fault as fault:
+                raise self.passed(fault, value, len(result)) from None
+        return result
+
+    def passed(self, fault: _Fault, container: object, key: str | int) -> _Fault:
+        fault.keys.append(key)
+        if fault.deepest is container:
+            # What was too deep has itself inside: the way there so far was but the first round.
+            fault.rule, fault.deepest, fault.keys = "it contains itself", None, [key]
+        return fault
+
+    def key(self, key: object) -> str:
+        """A dict's key as JSON text: itself, or what pydantic makes of a number, a date, an enum, ..."""
+        if type(key) is not str:
+            if isinstance(key, Enum):
+                return self.key(key.value)
+            if isinstance(key, bytes | bytearray | tuple | frozenset) or dataclasses.is_dataclass(key):
+                raise _Fault(f"a {type(key).__name__} cannot be the key of a dict in JSON")
+            if isinstance(key, float):
+                self.real(key)
+            if isinstance(key, str):
+                key = str.__str__(key)
+            else:
+                (key,) = _by_pydantic(lambda: to_jsonable_python({key: None}), key)
+        name: str = key  # type: ignore[assignment]
+        if "\0" in name or not name.isascii():
+            try:
+                self.text(name)
+            except _Fault as fault:
+                raise _Fault(f"{fault.rule} (in the key {name[:40]!a})") from None
+        return name
+
+    def other(self, value: Any, depth: int) -> Any:
+        """What is not of a plain type itself: by family, then as pydantic sees it."""
+        if isinstance(value, Enum):
+            return self.any(value.value, depth)
+        if isinstance(value, str):
+            return self.text(str.__str__(value))
+        if isinstance(value, int):
+            return self.whole(int.__int__(value))
+        if isinstance(value, float):
+            return self.real(float.__float__(value))
+        if isinstance(value, dict):
+            return self.mapping(value, depth)
+        if isinstance(value, list | tuple | set | frozenset | deque | GeneratorType):
+            return self.sequence(value, value, depth)
+        if isinstance(value, bytes | bytearray | memoryview):
+            raise _Fault(f"{type(value).__name__} cannot be stored as JSON; encode it as text first")
+        if isinstance(value, Promise):
+            return self.text(str(value))
+        serializer = getattr(type(value), "__pydantic_serializer__", None)
+        if serializer is not None:
+            dump = _by_pydantic(lambda: serializer.to_python(value, mode="json", warnings=False), value)
+            return self.any(dump, depth)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+            return self.record(value, fields, depth)
+        return self.any(_by_pydantic(lambda: to_jsonable_python(value), value), depth)
+
+    def record(self, value: object, fields: dict[str, Any], depth: int) -> dict[str, Any]:
+        """A dataclass's fields; the dict is made anew at each visit, so a cycle shows only in the object."""
+        try:
+            return self.mapping(fields, depth)
+        except _Fault as fault:
+            if fault.deepest is fields:
+                fault.deepest = value
+            elif fault.deepest is value:
+                fault.rule, fault.deepest, fault.keys = "it contains itself", None, fault.keys[-1:]
+            raise
+
+
+def _by_pydantic(serialise: Callable[[], Any], value: object) -> Any:
+    kind = type(value).__name__
+    try:
+        return serialise()
+    except RecursionError:
+        raise _Fault("nested too deeply") from None
+    except Exception as error:
+        reason = _line(error)
+        if "Circular reference" in reason:
+            raise _Fault("it contains itself") from None
+        if "unknown type" in reason:
+            raise _Fault(f"a {kind} cannot be stored as JSON ({reason})") from None
+        raise _Fault(f"a {kind} cannot be stored as JSON ({type(error).__name__}: {reason})") from error
+
+
+def _write(value: Any) -> str:
+    """Compact JSON of a normalised value, with large floats written out; slower than pydantic, and rare."""
+    if type(value) is dict:
+        return "{" + ",".join(f"{to_json(key).decode()}:{_write(item)}" for key, item in value.items()) + "}"
+    if type(value) is list:
+        return "[" + ",".join(map(_write, value)) + "]"
+    if type(value) is float and not -_LARGE_FLOAT < value < _LARGE_FLOAT:
+        return f"{value:.1f}"
+    return to_json(value).decode()
+
+
+def _path(keys: list[str | int]) -> str:
+    """The way to the culprit, from the outside in: ``.lines[3].price``; a long one loses its middle."""
+    shown = []
+    for key in reversed(keys):
+        if isinstance(key, int):
+            shown.append(f"[{key}]")
+        elif key.isidentifier() and key.isascii() and len(key) <= 80:
+            shown.append(f".{key}")
+        else:
+            shown.append(f"[{key[:40]!a}]")
+    if len(shown) > 12:
+        shown[6:-4] = ["..."]
+    return "".join(shown)
+
+
+def _line(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())[:200]
+    except Exception:
+        return "its text cannot be shown"
