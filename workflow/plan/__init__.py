@@ -1,0 +1,57 @@
+"""Which boundary comes next: a pure function of the definition, the node snapshots and what just happened.
+
+No ORM, no clock, no I/O. `Unit` goes forward, `Undo` compensates; both take facts and return a
+`Move`: one boundary to settle, and what to start once it is settled.
+"""
+
+from workflow.plan.backward import Undo
+from workflow.plan.boundary import (
+    Answered,
+    Ask,
+    Boundary,
+    Change,
+    Completed,
+    Due,
+    Fact,
+    Failed,
+    HistoryEntry,
+    Move,
+    NewJob,
+    Park,
+    Refused,
+    Start,
+    Suspended,
+    Timer,
+    Wake,
+)
+from workflow.plan.forward import Unit, compact, fault
+from workflow.plan.snapshot import NodeSnapshot, RunSnapshot, fold, nest, seed
+
+__all__ = [
+    "Answered",
+    "Ask",
+    "Boundary",
+    "Change",
+    "Completed",
+    "Due",
+    "Fact",
+    "Failed",
+    "HistoryEntry",
+    "Move",
+    "NewJob",
+    "NodeSnapshot",
+    "Park",
+    "Refused",
+    "RunSnapshot",
+    "Start",
+    "Suspended",
+    "Timer",
+    "Undo",
+    "Unit",
+    "Wake",
+    "compact",
+    "fault",
+    "fold",
+    "nest",
+    "seed",
+]

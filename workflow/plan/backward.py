@@ -1,0 +1,185 @@
+"""The saga going backward: completed actions are undone one by one, the newest completed first. Pure.
+
+Each compensation has attempts of its own. One that fails for good is written on its node, which
+stays `completed`, and the walk goes on; the run keeps the error that triggered it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workflow import states
+from workflow.definitions import Action, Tree
+from workflow.plan.boundary import (
+    DELETE,
+    RELEASE,
+    Boundary,
+    Change,
+    Completed,
+    Fact,
+    Failed,
+    HistoryEntry,
+    Move,
+    Start,
+    Suspended,
+)
+from workflow.plan.forward import compact, fault
+from workflow.plan.snapshot import RunSnapshot
+
+
+class Undo:
+    """One claimed compensation job. The executor drives it as it drives a `Unit`."""
+
+    def __init__(self, tree: Tree, run: RunSnapshot) -> None:
+        self.tree = tree
+        self.ordinal = 0
+        self.run = run
+        self.inflight: set[int] = set()
+        self._attempt = [node.compensate_attempt for node in run.nodes]
+        self._failures = [
+            tree.nodes[ordinal].path
+            for ordinal, node in enumerate(run.nodes)
+            if node.error is not None and node.error.get("code") == states.COMPENSATION_FAILED
+        ]
+        self._left = self._order()
+        self._move = Move()
+
+    def begin(self) -> Move:
+        """Starts the next compensation, or goes on where a dead worker stopped."""
+        self._move = Move(boundary=Boundary(compensating=True))
+        if self._left:
+            ordinal = self._left[0]
+            if self._attempt[ordinal] >= self._limit(ordinal):
+                reason = self.run.last_error or states.LEASE_HEARTBEAT_LOST
+                message = f"attempt {self._attempt[ordinal]} was lost with its worker ({reason})"
+                self._failed(ordinal, fault(states.COMPENSATION_FAILED, message, self.tree.nodes[ordinal].path))
+        return self._next()
+
+    def advance(self, facts: list[Fact]) -> Move:
+        """The next boundary after an attempt ended."""
+        self._move = Move(boundary=Boundary(compensating=True))
+        for fact in facts:
+            self.inflight.discard(fact.ordinal)
+            if isinstance(fact, Completed):
+                self._undone(fact.ordinal, fact.settled)
+            elif isinstance(fact, Suspended):
+                return self._release(fact.delay)
+            elif isinstance(fact, Failed):
+                if not fact.final and self._attempt[fact.ordinal] < self._limit(fact.ordinal):
+                    return self._retry(fact)
+                self._failed(fact.ordinal, {**fact.error, "code": states.COMPENSATION_FAILED})
+        return self._next()
+
+    def release(self) -> Move:
+        """Gives the walk back unfinished: a stopping worker spends no attempt."""
+        self._move = Move(boundary=Boundary(compensating=True, refund=True))
+        for ordinal in self.inflight:
+            self._attempt[ordinal] -= 1
+            self._change(ordinal, compensate_attempt=self._attempt[ordinal])
+        return self._release(0.0)
+
+    def checkpoint(self, ordinal: int, output: Any, text: str | None) -> Boundary:
+        """The mark of one atomic compensation alone: its handler settles it in its own transaction."""
+        return Boundary(
+            compensating=True,
+            history=[self._entry(states.EVENT_ACTION_COMPENSATED, ordinal)],
+            changes=[Change(ordinal, states.COMPLETED, states.COMPENSATED)],
+        )
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _order(self) -> list[int]:
+        undoable = [
+            (node.completed_seq or 0, ordinal)
+            for ordinal, node in enumerate(self.run.nodes)
+            if ordinal
+            and node.status == states.COMPLETED
+            and self.tree.nodes[ordinal].kind == states.ACTION
+            and self._action(ordinal).compensate is not None
+            and self.tree.nodes[ordinal].path not in self._failures
+        ]
+        return [ordinal for _, ordinal in sorted(undoable, reverse=True)]
+
+    def _action(self, ordinal: int) -> Action:
+        definition = self.tree.nodes[ordinal].definition
+        assert isinstance(definition, Action)
+        return definition
+
+    def _limit(self, ordinal: int) -> int:
+        return self._action(ordinal).compensate_attempts
+
+    def _undone(self, ordinal: int, settled: bool) -> None:
+        self._left.remove(ordinal)
+        if not settled:
+            self._move.boundary.history.append(self._entry(states.EVENT_ACTION_COMPENSATED, ordinal))
+            self._change(ordinal, target=states.COMPENSATED)
+
+    def _failed(self, ordinal: int, error: dict[str, Any]) -> None:
+        self._left.remove(ordinal)
+        path = self.tree.nodes[ordinal].path
+        self._failures.append(path)
+        data = {"attempt": self._attempt[ordinal], "error": error}
+        self._move.boundary.history.append(
+            HistoryEntry(states.EVENT_ACTION_COMPENSATION_FAILED, path, compact(data))
+        )
+        self._change(ordinal, error=compact(error))
+
+    def _retry(self, fact: Failed) -> Move:
+        path = self.tree.nodes[fact.ordinal].path
+        data = {
+            "attempt": self._attempt[fact.ordinal],
+            "error": fact.error,
+            "delay": fact.delay,
+            "compensation": True,
+        }
+        self._move.boundary.history.append(HistoryEntry(states.EVENT_ACTION_RETRYING, path, compact(data), fact.delay))
+        if fact.delay <= 0:
+            return self._next()
+        self._move.boundary.last_error = f"{fact.error.get('code')}: {fact.error.get('message')}"[:1000]
+        return self._release(fact.delay)
+
+    def _release(self, delay: float) -> Move:
+        self._move.boundary.job = RELEASE
+        self._move.boundary.delay = delay
+        self._move.done = True
+        return self._move
+
+    def _next(self) -> Move:
+        if self._left:
+            ordinal = self._left[0]
+            self._attempt[ordinal] += 1
+            self._change(ordinal, compensate_attempt=self._attempt[ordinal])
+            self.inflight.add(ordinal)
+            self._move.starts.append(Start(ordinal, self._attempt[ordinal], self.run.state, compensation=True))
+            return self._move
+        boundary = self._move.boundary
+        boundary.run_target = states.COMPENSATED
+        boundary.history.append(HistoryEntry(states.EVENT_COMPENSATED))
+        if self._failures:
+            boundary.run_error = compact({**(self.run.error or {}), "compensation_failures": self._failures})
+        boundary.job = DELETE
+        self._move.done = True
+        return self._move
+
+    def _entry(self, name: str, ordinal: int) -> HistoryEntry:
+        return HistoryEntry(name, self.tree.nodes[ordinal].path, compact({"attempt": self._attempt[ordinal]}))
+
+    def _change(
+        self,
+        ordinal: int,
+        target: str = states.COMPLETED,
+        *,
+        compensate_attempt: int | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Adds to the one change of this node; it is `completed` before, whatever becomes of it."""
+        for change in self._move.boundary.changes:
+            if change.ordinal == ordinal:
+                change.target = target
+                if compensate_attempt is not None:
+                    change.compensate_attempt = compensate_attempt
+                change.error = error or change.error
+                return
+        self._move.boundary.changes.append(
+            Change(ordinal, states.COMPLETED, target, compensate_attempt=compensate_attempt, error=error)
+        )

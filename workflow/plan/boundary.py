@@ -1,0 +1,199 @@
+"""The values that `plan` produces: a boundary, and what the executor is to do once it is settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+# What becomes of the unit's own job.
+KEEP: Final = "keep"
+"""The unit goes on under its lease."""
+DELETE: Final = "delete"
+"""The unit's work is settled."""
+RELEASE: Final = "release"
+"""The job goes back to the queue, due after `delay` seconds."""
+AWAIT: Final = "await"
+"""The unit lets go until a child or a wait settles: the job goes, unless one has settled already."""
+
+
+@dataclass(slots=True)
+class Change:
+    """One node's transition. It counts only while the node still has the status `source`."""
+
+    ordinal: int
+    source: str
+    target: str
+    attempt: int | None = None
+    compensate_attempt: int | None = None
+    output: str | None = None
+    """JSON text, or None to leave the column alone."""
+    error: str | None = None
+    """JSON text; the empty string clears the column."""
+    due: float | None = None
+    """Seconds from now at which the node may go on."""
+    event: int | None = None
+    """Position (1-based) of its completing entry among the boundary's events."""
+    wait: Park | None = None
+
+
+@dataclass(slots=True)
+class Park:
+    """What a parked wait stage waits for. `timeout` in seconds."""
+
+    event: str
+    correlation: str | None
+    timeout: float
+
+
+@dataclass(slots=True)
+class HistoryEntry:
+    """One row of history. `node` is a path; `data` is JSON text; `due`: it also says when, so many seconds from now."""
+
+    name: str
+    node: str | None = None
+    data: str | None = None
+    due: float | None = None
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A job to add, due after `delay` seconds. Adding one that exists makes that one due no later."""
+
+    kind: str
+    ordinal: int
+    delay: float = 0.0
+
+
+@dataclass(slots=True)
+class Wake:
+    """Adds the unit's job once every one of `siblings` is terminal: whoever settles last does it."""
+
+    unit: int
+    siblings: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Boundary:
+    """All that a worker decides between two pieces of user code, settled as one or not at all."""
+
+    compensating: bool = False
+    """True: the run must be compensating; False: it must be pending, running or waiting."""
+    run_target: str | None = None
+    run_error: str | None = None
+    """JSON text, or None to leave it alone."""
+    patch: str | None = None
+    """JSON text of the object that is merged into the run's state, or None."""
+    changes: list[Change] = field(default_factory=list)
+    cancel_pending: bool = False
+    """Also cancels every node of the run that is still live: the run is over, or turns back."""
+    history: list[HistoryEntry] = field(default_factory=list)
+    job: str = KEEP
+    delay: float = 0.0
+    last_error: str | None = None
+    refund: bool = False
+    """Gives the job's attempt back."""
+    new_jobs: list[NewJob] = field(default_factory=list)
+    wakes: list[Wake] = field(default_factory=list)
+    awaited: list[tuple[int, ...]] = field(default_factory=list)
+    """Sets of nodes; the unit is due at once when one of them has settled as a whole."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.changes or self.history or self.run_target or self.job != KEEP or self.new_jobs)
+
+
+@dataclass(slots=True)
+class Start:
+    """An attempt to run once the boundary is settled."""
+
+    ordinal: int
+    attempt: int
+    state: dict[str, Any]
+    compensation: bool = False
+
+
+@dataclass(slots=True)
+class Ask:
+    """User code to ask before a node can go on: its gates, its correlation, or its pick."""
+
+    ordinal: int
+    state: dict[str, Any]
+    event: dict[str, Any] | None = None
+    """The event for `pick`; None when the gates are asked."""
+
+
+@dataclass(slots=True)
+class Timer:
+    """A retry that comes due while other members of the unit are still at work."""
+
+    ordinal: int
+    delay: float
+
+
+@dataclass(slots=True)
+class Move:
+    """What to do next: settle the boundary, then start, ask and wait. `done`: the unit has let go."""
+
+    boundary: Boundary = field(default_factory=Boundary)
+    starts: list[Start] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    timers: list[Timer] = field(default_factory=list)
+    done: bool = False
+
+
+# --- what just happened -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Completed:
+    """An attempt returned. `text` is the JSON text of `output`; settled: an atomic action did it itself."""
+
+    ordinal: int
+    output: Any
+    text: str | None
+    settled: bool = False
+
+
+@dataclass(slots=True)
+class Failed:
+    """An attempt failed. `delay` is how long the next one waits; `final`: there is no next one."""
+
+    ordinal: int
+    error: dict[str, Any]
+    delay: float = 0.0
+    final: bool = False
+
+
+@dataclass(slots=True)
+class Suspended:
+    """A handler parked itself in its ledger; it goes on after `delay` seconds, or when woken before."""
+
+    ordinal: int
+    delay: float
+
+
+@dataclass(slots=True)
+class Answered:
+    """The gates let the node start (`go`) or skip it; `correlation` is what a wait is to match."""
+
+    ordinal: int
+    go: bool
+    correlation: str | None = None
+
+
+@dataclass(slots=True)
+class Refused:
+    """A gate, a correlation or a pick raised, or an invariant did not hold: the node fails."""
+
+    ordinal: int
+    error: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Due:
+    """A timer ran out."""
+
+    ordinal: int
+
+
+Fact = Completed | Failed | Suspended | Answered | Refused | Due

@@ -1,0 +1,553 @@
+"""The unit going forward: which boundary comes next, and what starts after it. Pure.
+
+A `Unit` is the plan's working copy of one claimed job: it holds the statuses as they will be once
+the boundary that it returned is settled. A refused boundary ends the unit, so nothing is ever
+taken back here.
+
+Containers are driven by counting: each knows the group it is in and how many of that group's
+members are still live, so that one outcome costs the same in a tree of ten nodes or ten thousand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from workflow import states
+from workflow.definitions import Action, Stage, Tree, Workflow
+from workflow.plan.boundary import (
+    AWAIT,
+    DELETE,
+    RELEASE,
+    Answered,
+    Ask,
+    Boundary,
+    Change,
+    Completed,
+    Due,
+    Fact,
+    Failed,
+    HistoryEntry,
+    Move,
+    NewJob,
+    Park,
+    Refused,
+    Start,
+    Suspended,
+    Timer,
+    Wake,
+)
+from workflow.plan.snapshot import RunSnapshot, States, nest
+from workflow.states import (
+    ACTION,
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    NODE_DONE,
+    NODE_LIVE,
+    PENDING,
+    PIPELINE,
+    RUNNING,
+    SKIPPED,
+    STAGE,
+    WAITING,
+)
+
+
+def compact(value: Any) -> str:
+    """JSON text of a value that is already plain JSON."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def fault(code: str, message: str, node: str) -> dict[str, Any]:
+    """An error that the engine itself raises: it has no exception type and no traceback."""
+    return {"code": code, "message": message, "node": node, "type": None, "traceback": None}
+
+
+class Unit:
+    """One claimed unit job: a pipeline, or a stage or action with `via="queue"`."""
+
+    def __init__(self, tree: Tree, ordinal: int, run: RunSnapshot) -> None:
+        self.tree = tree
+        self.ordinal = ordinal
+        self.run = run
+        self.run_status = run.status
+        self.status = [node.status for node in run.nodes]
+        self.attempt = [node.attempt for node in run.nodes]
+        self.states = States(tree, ordinal, run)
+        self.inflight: set[int] = set()
+        """Nodes whose attempt, gate or pick is at work in this process."""
+        self._outputs: dict[int, Any] = {}
+        self._cursor: dict[int, int] = {}
+        self._open: dict[int, int] = {}
+        self._failures: dict[int, list[int]] = {}
+        self._errors: dict[int, dict[str, Any]] = {}
+        self._later: dict[int, float] = {}
+        self._timed: set[int] = set()
+        self._waits: set[int] = set()
+        self._children: set[int] = set()
+        self._seen_due: set[int] = set()
+        self._changes: dict[int, Change] = {}
+        self._move = Move()
+
+    # --- what the executor calls ----------------------------------------------------------------
+
+    def begin(self) -> Move:
+        """The first boundary after the claim: starts the unit, or takes it up where it stands."""
+        self._open_move()
+        if self.run_status == PENDING:
+            self._run_goes_on(states.EVENT_STARTED)
+        self._enter(self.ordinal)
+        return self._close()
+
+    def advance(self, facts: Iterable[Fact]) -> Move:
+        """The next boundary after what just happened."""
+        self._open_move()
+        for fact in facts:
+            self._apply(fact)
+        return self._close()
+
+    def release(self) -> Move:
+        """Gives the unit back unfinished: a stopping worker spends no attempt."""
+        self._open_move()
+        move = self._move
+        move.done = True
+        for ordinal in sorted(self.inflight):
+            if self.status[ordinal] == RUNNING:
+                self._give_back(ordinal)
+        move.boundary.job = RELEASE
+        move.boundary.refund = True
+        move.boundary.awaited = self._awaited()
+        return move
+
+    def checkpoint(self, ordinal: int, output: Any, text: str | None) -> Boundary:
+        """The completion of one atomic action alone: its handler settles it in its own transaction.
+
+        Changes nothing here; `Completed(settled=True)` tells the unit once that is committed.
+        """
+        node = self.tree.nodes[ordinal]
+        patch = nest(node.key, output)
+        entry = HistoryEntry(states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{self.attempt[ordinal]}}}')
+        return Boundary(
+            patch=None if patch is None else text if patch is output else compact(patch),
+            history=[entry],
+            changes=[Change(ordinal, RUNNING, COMPLETED, output=text, event=1)],
+        )
+
+    # --- facts ----------------------------------------------------------------------------------
+
+    def _apply(self, fact: Fact) -> None:
+        ordinal = fact.ordinal
+        self.inflight.discard(ordinal)
+        match fact:
+            case Completed():
+                self._complete(ordinal, fact.output, fact.text, fact.settled)
+            case Failed():
+                self._attempt_failed(ordinal, fact.error, fact.delay, fact.final)
+            case Suspended():
+                self._change(ordinal, WAITING, due=fact.delay)
+                self._later[ordinal] = fact.delay
+            case Answered(go=True):
+                self._start(ordinal, fact.correlation)
+            case Answered():
+                self._skip(ordinal)
+            case Refused():
+                self._fail(ordinal, fact.error)
+            case Due():
+                self._timed.discard(ordinal)
+                if self._later.pop(ordinal, None) is not None:
+                    self._enter(ordinal)
+
+    def _complete(self, ordinal: int, output: Any, text: str | None, settled: bool = False) -> None:
+        node = self.tree.nodes[ordinal]
+        patch = nest(node.key, output)
+        if not settled:
+            boundary = self._move.boundary
+            if patch is not None:
+                self._patch(patch, text if patch is output else None)
+            name = states.EVENT_ACTION_COMPLETED if node.kind == ACTION else states.EVENT_STAGE_COMPLETED
+            data = f'{{"attempt":{self.attempt[ordinal]}}}' if node.kind == ACTION else None
+            boundary.history.append(HistoryEntry(name, node.path, data))
+            stale = "" if self.attempt[ordinal] > 1 else None
+            self._change(ordinal, COMPLETED, output=text, event=len(boundary.history), error=stale)
+        else:
+            self.status[ordinal] = COMPLETED
+        if patch is not None:
+            self.states.merge(ordinal, patch)
+            self._outputs[ordinal] = patch
+        self._settled(ordinal)
+
+    def _attempt_failed(self, ordinal: int, error: dict[str, Any], delay: float, final: bool) -> None:
+        node = self.tree.nodes[ordinal]
+        definition = node.definition
+        assert isinstance(definition, Action)
+        attempt = self.attempt[ordinal]
+        if final or attempt >= definition.attempts:
+            self._fail(ordinal, error)
+            return
+        data = {"attempt": attempt, "error": error, "delay": delay}
+        self._move.boundary.history.append(HistoryEntry(states.EVENT_ACTION_RETRYING, node.path, compact(data), delay))
+        if delay <= 0:
+            self._start_attempt(ordinal, error=compact(error))
+            return
+        self._change(ordinal, PENDING, error=compact(error), due=delay)
+        self._later[ordinal] = delay
+
+    def _give_back(self, ordinal: int) -> None:
+        attempt = self.attempt[ordinal]
+        data = {"attempt": attempt, "error": None, "delay": 0, "reason": "shutdown"}
+        path = self.tree.nodes[ordinal].path
+        self._move.boundary.history.append(HistoryEntry(states.EVENT_ACTION_RETRYING, path, compact(data)))
+        self._change(ordinal, PENDING, attempt=attempt - 1)
+
+    # --- going on -------------------------------------------------------------------------------
+
+    def _enter(self, ordinal: int) -> None:
+        """Takes up a live node whose turn it is, in whichever status it was left."""
+        node = self.tree.nodes[ordinal]
+        status = self.status[ordinal]
+        if node.own_job and ordinal != self.ordinal:
+            self._children.add(ordinal)
+            if status == PENDING:
+                self._move.boundary.new_jobs.append(NewJob(states.UNIT, ordinal))
+        elif status == PENDING:
+            due = self.run.nodes[ordinal].due_in
+            if due is not None and due > 0 and ordinal not in self._seen_due:
+                self._seen_due.add(ordinal)
+                self._later[ordinal] = due
+            elif self.attempt[ordinal] == 0 and _has_gate(node.definition):
+                self._ask(ordinal)
+            else:
+                self._start(ordinal, None)
+        elif status == RUNNING and node.kind == ACTION:
+            self._lost(ordinal)
+        elif status == RUNNING:
+            self._open_container(ordinal)
+        elif node.kind == ACTION:
+            self._resume_suspended(ordinal)
+        else:
+            self._resume_wait(ordinal)
+
+    def _ask(self, ordinal: int, event: dict[str, Any] | None = None) -> None:
+        self.inflight.add(ordinal)
+        self._move.asks.append(Ask(ordinal, self.states.of(ordinal), event))
+
+    def _start(self, ordinal: int, correlation: str | None) -> None:
+        node = self.tree.nodes[ordinal]
+        self._run_goes_on(states.EVENT_RESUMED)
+        if node.kind == ACTION:
+            self._start_attempt(ordinal)
+            return
+        definition = node.definition
+        if isinstance(definition, Stage) and definition.wait_for is not None:
+            wait = definition.wait_for
+            if isinstance(wait.correlate, str):
+                value = self.states.of(ordinal).get(wait.correlate)
+                if value is None or isinstance(value, dict | list):
+                    message = f'correlate="{wait.correlate}": the state has no such scalar value'
+                    self._fail(ordinal, fault(states.ACTION_FAILED, message, node.path))
+                    return
+                correlation = value if isinstance(value, str) else compact(value)
+            self._change(ordinal, WAITING, wait=Park(wait.event, correlation, wait.timeout))
+            self._waits.add(ordinal)
+            return
+        self._change(ordinal, RUNNING)
+        self._open_container(ordinal)
+
+    def _start_attempt(self, ordinal: int, error: str | None = None) -> None:
+        attempt = self.attempt[ordinal] + 1
+        path = self.tree.nodes[ordinal].path
+        self._move.boundary.history.append(
+            HistoryEntry(states.EVENT_ACTION_STARTED, path, f'{{"attempt":{attempt}}}')
+        )
+        self._change(ordinal, RUNNING, attempt=attempt, error=error)
+        self.inflight.add(ordinal)
+        self._move.starts.append(Start(ordinal, attempt, self.states.of(ordinal)))
+
+    def _lost(self, ordinal: int) -> None:
+        """An attempt that is `running` at the claim died with its worker; the reason is on the job."""
+        node = self.tree.nodes[ordinal]
+        code = self.run.last_error.split(":", 1)[0].strip()
+        if code not in (states.LEASE_ABSOLUTE_CAP, states.UNIT_TIMEOUT):
+            code = states.LEASE_HEARTBEAT_LOST
+        message = f"attempt {self.attempt[ordinal]} was lost with its worker ({self.run.last_error or code})"
+        final = code == states.LEASE_ABSOLUTE_CAP
+        self._attempt_failed(ordinal, fault(code, message, node.path), 0.0, final)
+
+    def _resume_suspended(self, ordinal: int) -> None:
+        due = self.run.nodes[ordinal].due_in
+        if due is not None and due > 0 and ordinal not in self._seen_due:
+            self._seen_due.add(ordinal)
+            self._later[ordinal] = due
+            return
+        self._change(ordinal, RUNNING)
+        self.inflight.add(ordinal)
+        self._move.starts.append(Start(ordinal, self.attempt[ordinal], self.states.of(ordinal)))
+
+    def _resume_wait(self, ordinal: int) -> None:
+        node = self.tree.nodes[ordinal]
+        outcome = self.run.nodes[ordinal].wait_outcome
+        definition = node.definition
+        assert isinstance(definition, Stage) and definition.wait_for is not None
+        if outcome is None:
+            self._waits.add(ordinal)
+        elif outcome.get("timeout"):
+            message = f'no event "{definition.wait_for.event}" within {definition.wait_for.timeout:g} s'
+            self._fail(ordinal, fault(states.WAIT_TIMEOUT, message, node.path))
+        elif "event" in outcome and definition.wait_for.pick is not None:
+            self._ask(ordinal, outcome["event"])
+        else:
+            output = outcome["event"]["payload"] if "event" in outcome else outcome.get("payload")
+            self._complete(ordinal, output, None if output is None else compact(output))
+
+    # --- containers -----------------------------------------------------------------------------
+
+    def _open_container(self, ordinal: int, start: int = 0) -> None:
+        """Enters the first group, from `start` on, that has anything left to do."""
+        groups = self.tree.nodes[ordinal].groups
+        for index in range(start, len(groups)):
+            group = groups[index]
+            live = [member for member in group if self.status[member] in NODE_LIVE]
+            failed = [member for member in group if self.status[member] not in NODE_LIVE + NODE_DONE]
+            if not live and not failed:
+                continue
+            self._cursor[ordinal] = index
+            self._open[ordinal] = len(live)
+            self._failures[ordinal] = failed
+            if not live:
+                self._container_failed(ordinal)
+                return
+            if len(group) > 1:
+                self.states.open_group(ordinal, live)
+            for member in live:
+                self._enter(member)
+            return
+        self._container_completed(ordinal)
+
+    def _settled(self, ordinal: int) -> None:
+        """A node became terminal: its group, and what follows from it."""
+        if ordinal == self.ordinal:
+            self._unit_over()
+            return
+        parent = self.tree.nodes[ordinal].parent
+        if self.status[ordinal] == FAILED:
+            self._failures[parent].append(ordinal)
+        self._open[parent] -= 1
+        if self._open[parent]:
+            return
+        if self._failures[parent]:
+            self._container_failed(parent)
+        else:
+            self._open_container(parent, self._cursor[parent] + 1)
+
+    def _container_completed(self, ordinal: int) -> None:
+        node = self.tree.nodes[ordinal]
+        output: str | None = None
+        if isinstance(node.definition, Stage):
+            try:
+                patch = self._stage_output(ordinal, node.definition)
+            except Exception as error:  # a validator is the user's code and may raise anything
+                from_code = fault(states.OUTPUT_INVALID, f"the stage's output: {_text(error)}", node.path)
+                self._fail(ordinal, {**from_code, "type": type(error).__name__})
+                return
+            if patch is not None:
+                output = compact(patch)
+                self._patch(patch, output)
+                self.states.merge(ordinal, patch)
+            self._move.boundary.history.append(HistoryEntry(states.EVENT_STAGE_COMPLETED, node.path))
+        event = len(self._move.boundary.history) if node.kind == STAGE else None
+        self._change(ordinal, COMPLETED, output=output, event=event)
+        self._settled(ordinal)
+
+    def _stage_output(self, ordinal: int, stage: Stage) -> dict[str, Any] | None:
+        """The merge of the actions' outputs as `output=` validates it; None without `output=`."""
+        if stage.output_adapter is None:
+            return None
+        merged: dict[str, Any] = {}
+        for child in self._in_completion_order(ordinal):
+            merged.update(self._outputs.get(child) or self._stored_output(child))
+        validated = stage.output_adapter.validate_python(merged)
+        dumped = stage.output_adapter.dump_python(validated, mode="json")
+        return dumped if isinstance(dumped, dict) else {stage.name: dumped}
+
+    def _in_completion_order(self, ordinal: int) -> list[int]:
+        node = self.tree.nodes[ordinal]
+        children = [child for group in node.groups for child in group if self.status[child] == COMPLETED]
+        mine = list(self._outputs)
+        return sorted(
+            children,
+            key=lambda child: (
+                (1, mine.index(child)) if child in self._outputs else (0, self.run.nodes[child].completed_seq or 0)
+            ),
+        )
+
+    def _stored_output(self, ordinal: int) -> dict[str, Any]:
+        return nest(self.tree.nodes[ordinal].key, self.run.nodes[ordinal].output) or {}
+
+    def _container_failed(self, ordinal: int) -> None:
+        first = self._failures[ordinal][0]
+        error = self._errors.get(first) or self.run.nodes[first].error
+        path = self.tree.nodes[first].path
+        self._fail(ordinal, error or fault(states.ACTION_FAILED, "the node was cancelled", path))
+
+    def _fail(self, ordinal: int, error: dict[str, Any]) -> None:
+        node = self.tree.nodes[ordinal]
+        self._errors[ordinal] = error
+        names = {ACTION: states.EVENT_ACTION_FAILED, STAGE: states.EVENT_STAGE_FAILED}
+        if node.kind in names:
+            data: dict[str, Any] = {"error": error}
+            if node.kind == ACTION:
+                data["attempt"] = self.attempt[ordinal]
+            self._move.boundary.history.append(HistoryEntry(names[node.kind], node.path, compact(data)))
+        self._later.pop(ordinal, None)
+        self._change(ordinal, FAILED, error=compact(error))
+        if node.kind != PIPELINE:
+            self._cover(ordinal, CANCELLED)
+        self._settled(ordinal)
+
+    def _skip(self, ordinal: int) -> None:
+        node = self.tree.nodes[ordinal]
+        name = states.EVENT_ACTION_SKIPPED if node.kind == ACTION else states.EVENT_STAGE_SKIPPED
+        self._move.boundary.history.append(HistoryEntry(name, node.path))
+        self._change(ordinal, SKIPPED)
+        self._cover(ordinal, SKIPPED)
+        self._settled(ordinal)
+
+    def _cover(self, ordinal: int, target: str) -> None:
+        """Everything beneath a node that will not run follows it."""
+        for below in range(ordinal + 1, self.tree.nodes[ordinal].end):
+            if self.status[below] in NODE_LIVE:
+                self._change(below, target)
+
+    # --- the unit and the run -------------------------------------------------------------------
+
+    def _unit_over(self) -> None:
+        boundary = self._move.boundary
+        boundary.job = DELETE
+        self._move.done = True
+        node = self.tree.nodes[self.ordinal]
+        if node.kind != PIPELINE:
+            parent = self.tree.nodes[node.parent]
+            group = next(group for group in parent.groups if self.ordinal in group)
+            mates = tuple(m for m in group if m != self.ordinal and self.tree.nodes[m].own_job)
+            boundary.wakes.append(Wake(parent.unit, mates))
+        elif self.status[self.ordinal] == FAILED:
+            self._run_failed(self._errors[self.ordinal])
+        else:
+            self._next_pipeline()
+
+    def _next_pipeline(self) -> None:
+        boundary = self._move.boundary
+        for group in self.tree.nodes[0].groups:
+            for pipeline in group:
+                if self.status[pipeline] not in NODE_DONE:
+                    boundary.new_jobs.append(NewJob(states.UNIT, pipeline))
+                    return
+        boundary.run_target = COMPLETED
+        boundary.history.append(HistoryEntry(states.EVENT_COMPLETED))
+
+    def _run_failed(self, error: dict[str, Any]) -> None:
+        boundary = self._move.boundary
+        workflow = self.tree.nodes[0].definition
+        assert isinstance(workflow, Workflow)
+        boundary.run_error = compact(error)
+        boundary.cancel_pending = True
+        if workflow.on_failure == "halt":
+            boundary.run_target = FAILED
+            boundary.history.append(HistoryEntry(states.EVENT_FAILED, None, compact({"error": error})))
+            return
+        boundary.run_target = states.COMPENSATING
+        boundary.history.append(HistoryEntry(states.EVENT_COMPENSATING, None, compact({"error": error})))
+        boundary.new_jobs.append(NewJob(states.COMPENSATE, 0))
+
+    def _run_goes_on(self, event: str) -> None:
+        if self.run_status != RUNNING:
+            self.run_status = RUNNING
+            self._move.boundary.run_target = RUNNING
+            self._move.boundary.history.append(HistoryEntry(event))
+
+    def _open_move(self) -> None:
+        self._move = Move()
+        self._changes = {}
+
+    # --- closing a move -------------------------------------------------------------------------
+
+    def _close(self) -> Move:
+        move = self._move
+        if move.done:
+            return move
+        if self.inflight:
+            for ordinal, delay in self._later.items():
+                if ordinal not in self._timed:
+                    self._timed.add(ordinal)
+                    move.timers.append(Timer(ordinal, delay))
+            return move
+        move.done = True
+        move.boundary.awaited = self._awaited()
+        if self._later:
+            move.boundary.job = RELEASE
+            move.boundary.delay = min(self._later.values())
+        elif move.boundary.awaited:
+            move.boundary.job = AWAIT
+        else:
+            raise RuntimeError(f"unit {self.tree.nodes[self.ordinal].path!r} has nothing to do and nothing to await")
+        return move
+
+    def _awaited(self) -> list[tuple[int, ...]]:
+        sets: dict[tuple[int, int], list[int]] = {}
+        for child in self._children:
+            if self.status[child] in NODE_LIVE:
+                parent = self.tree.nodes[child].parent
+                sets.setdefault((parent, self._cursor.get(parent, 0)), []).append(child)
+        awaited = [tuple(sorted(members)) for members in sets.values()]
+        awaited.extend((wait,) for wait in self._waits if self.status[wait] == WAITING)
+        awaited.extend((node,) for node in self._later if self.status[node] == WAITING)
+        return awaited
+
+    def _patch(self, patch: dict[str, Any], text: str | None) -> None:
+        boundary = self._move.boundary
+        if boundary.patch is None:
+            boundary.patch = text if text is not None else compact(patch)
+        else:
+            boundary.patch = compact({**json.loads(boundary.patch), **patch})
+
+    def _change(
+        self,
+        ordinal: int,
+        target: str,
+        *,
+        attempt: int | None = None,
+        output: str | None = None,
+        error: str | None = None,
+        due: float | None = None,
+        event: int | None = None,
+        wait: Park | None = None,
+    ) -> None:
+        """Adds a transition; a second one of the same node in one boundary becomes one with the first."""
+        source = self.status[ordinal]
+        self.status[ordinal] = target
+        if attempt is not None:
+            self.attempt[ordinal] = attempt
+        change = self._changes.get(ordinal)
+        if change is None:
+            change = self._changes[ordinal] = Change(ordinal, source, target)
+            self._move.boundary.changes.append(change)
+        change.target = target
+        change.attempt = attempt if attempt is not None else change.attempt
+        change.output = output if output is not None else change.output
+        change.error = error if error is not None else change.error
+        change.due, change.event, change.wait = due, event, wait
+
+
+def _has_gate(definition: object) -> bool:
+    if isinstance(definition, Stage) and definition.wait_for is not None and callable(definition.wait_for.correlate):
+        return True
+    return isinstance(definition, Action | Stage) and (definition.when is not None or definition.precheck is not None)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__

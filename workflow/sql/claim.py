@@ -1,0 +1,103 @@
+"""Claiming due jobs, keeping their leases, and reading what a claimed unit needs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_PAIRS: Final = """
+pairs AS (
+    (SELECT j.queue, j.priority FROM workflow_job AS j
+     WHERE j.lease_token IS NULL ORDER BY j.queue, j.priority LIMIT 1)
+    UNION ALL
+    SELECT following.queue, following.priority
+    FROM pairs AS p CROSS JOIN LATERAL (
+        SELECT j.queue, j.priority FROM workflow_job AS j
+        WHERE j.lease_token IS NULL AND (j.queue, j.priority) > (p.queue, p.priority)
+        ORDER BY j.queue, j.priority LIMIT 1
+    ) AS following
+)
+"""
+# The distinct (queue, priority) pairs, by skipping through the index: one descent a pair. Within a pair the due
+# jobs come first, so jobs that are due later are never read, however many there are.
+
+CLAIM: Final = f"""
+WITH RECURSIVE {_PAIRS}, due AS MATERIALIZED (
+    SELECT j.id
+    FROM pairs AS p CROSS JOIN LATERAL (
+        SELECT j.id, j.priority, j.available_at FROM workflow_job AS j
+        WHERE j.lease_token IS NULL AND j.queue = p.queue AND j.priority = p.priority AND j.available_at <= now()
+        ORDER BY j.available_at
+        LIMIT %s
+        FOR UPDATE SKIP LOCKED
+    ) AS j
+    WHERE %s::text[] IS NULL OR p.queue = ANY(%s::text[])
+    ORDER BY j.priority DESC, j.available_at
+    LIMIT %s
+)
+UPDATE workflow_job AS j
+SET lease_token = gen_random_uuid(), worker_id = %s::uuid, locked_at = now(), started_at = now(),
+    attempt = j.attempt + 1
+FROM due WHERE j.id = due.id
+RETURNING j.id::text, j.kind, j.run_id::text, j.node_id::text, j.lease_token::text, j.attempt, j.last_error
+"""
+"""Touches job rows only, never waits. Higher priority first, then the one that has been due longest."""
+
+CLAIMED_RUNS: Final = """
+SELECT r.id::text, r.workflow, r.version, r.fingerprint, r.status, r.input::text, r.state::text, r.context::text,
+       r.correlation_id, r.error::text
+FROM workflow_run AS r
+WHERE r.id IN (SELECT j.run_id FROM workflow_job AS j
+               WHERE j.worker_id = %s::uuid AND j.lease_token IS NOT NULL AND j.started_at = now())
+"""
+"""The runs of the jobs that CLAIM took in the same transaction."""
+
+NEXT_DUE: Final = f"""
+WITH RECURSIVE {_PAIRS}
+SELECT extract(epoch FROM min(following.available_at) - now())::float8
+FROM pairs AS p CROSS JOIN LATERAL (
+    SELECT j.available_at FROM workflow_job AS j
+    WHERE j.lease_token IS NULL AND j.queue = p.queue AND j.priority = p.priority AND j.available_at > now()
+    ORDER BY j.available_at LIMIT 1
+) AS following
+WHERE %s::text[] IS NULL OR p.queue = ANY(%s::text[])
+"""
+"""Seconds until the next job comes due; NULL when none will."""
+
+LOAD_NODES: Final = """
+SELECT n.run_id::text, n.id::text, n.path, n.status, n.attempt, n.compensate_attempt,
+       extract(epoch FROM n.due_at - now())::float8, n.output::text, n.error::text, n.completed_seq,
+       n.wait_outcome::text
+FROM unnest(%s::uuid[], %s::uuid[]) AS x(low, high)
+JOIN workflow_node AS n ON n.id >= x.low AND n.id <= x.high
+"""
+"""The rows of node id ranges: a run's nodes lie together in the primary key."""
+
+HEARTBEAT: Final = """
+WITH held AS MATERIALIZED (
+    SELECT j.id FROM unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
+    JOIN workflow_job AS j ON j.id = x.job AND j.lease_token = x.token
+    FOR UPDATE OF j SKIP LOCKED
+), beat AS (
+    UPDATE workflow_job AS j SET locked_at = now() FROM held WHERE j.id = held.id
+)
+SELECT x.job::text FROM unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
+WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease_token = x.token)
+"""
+"""Touches `locked_at` of the jobs that this process still holds; the rows are the jobs whose lease is lost.
+A job that is being settled at this moment is skipped: its boundary is a sign of life itself."""
+
+RELEASE: Final = """
+UPDATE workflow_job AS j
+SET lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL,
+    available_at = now() + x.delay * interval '1 second', attempt = greatest(j.attempt - x.refund, 0),
+    last_error = coalesce(x.reason, j.last_error)
+FROM unnest(%s::uuid[], %s::uuid[], %s::float8[], %s::int[], %s::text[]) AS x(job, token, delay, refund, reason)
+WHERE j.id = x.job AND j.lease_token = x.token
+"""
+"""Gives claimed jobs back that were not begun: the claimer itself is the only one who may."""
+
+DROP: Final = """
+DELETE FROM workflow_job AS j USING unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
+WHERE j.id = x.job AND j.lease_token = x.token
+"""
+"""Deletes claimed jobs that are settled without a boundary: deliveries, checks and orphans."""

@@ -1,0 +1,120 @@
+"""Domain events meeting parked waits. All of it under the lock of the runs concerned, taken in id order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNIT_NODE: Final = "(left({run}::text, 31) || lpad(to_hex({ordinal}), 5, '0'))::uuid"
+"""SQL for the node id of an ordinal (see `workflow.ids`)."""
+
+FIND_WAITS: Final = """
+SELECT n.id::text, n.run_id::text
+FROM workflow_event AS e
+JOIN workflow_node AS n ON n.wait_event = e.type AND (n.wait_correlation IS NULL OR n.wait_correlation = e.correlation)
+WHERE e.id = %s::uuid AND n.status = 'waiting' AND n.wait_outcome IS NULL
+"""
+"""The parked waits that an event may concern, before any lock."""
+
+WAIT_RUN: Final = """
+SELECT n.id::text, n.run_id::text FROM workflow_node AS n
+WHERE n.id = %s::uuid AND n.status = 'waiting' AND n.wait_outcome IS NULL
+"""
+
+LOCK_RUNS: Final = """
+SELECT 1 FROM workflow_run WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE
+"""
+
+_WAKE: Final = f"""
+woken AS (
+    INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
+    SELECT DISTINCT ON (x.run_id, x.unit)
+           gen_random_uuid(), 'unit', x.run_id, {UNIT_NODE.format(run="x.run_id", ordinal="x.unit")},
+           x.queue, x.priority, now()
+    FROM x
+    ON CONFLICT (run_id, node_id) DO UPDATE SET available_at = least(workflow_job.available_at, now())
+    WHERE workflow_job.lease_token IS NULL
+)
+"""
+
+_RESOLVED: Final = """
+    wait_event = NULL, wait_correlation = NULL, wait_until = NULL
+"""
+
+_RESUMED: Final = """
+resumed AS (
+    UPDATE workflow_run AS r SET status = 'running', seq = r.seq + c.entries, updated_at = now()
+    FROM (SELECT x.run_id, count(*)::int AS entries FROM x GROUP BY x.run_id) AS c
+    WHERE r.id = c.run_id
+    RETURNING r.id, r.seq, c.entries
+), told AS (
+    INSERT INTO workflow_runevent (run_id, seq, name, node, at, data)
+    SELECT r.id, r.seq - r.entries + row_number() OVER (PARTITION BY x.run_id ORDER BY x.id), 'resumed', x.path,
+           now(), x.told
+    FROM x JOIN resumed AS r ON r.id = x.run_id
+    RETURNING run_id, seq, name, node, at, data
+)
+"""
+
+RESOLVE_BY_EVENT: Final = f"""
+WITH matched AS MATERIALIZED (
+    SELECT n.id, n.run_id, n.unit, n.path, n.wait_correlation, r.queue, r.priority,
+           e.id AS event, e.type, e.payload, e.correlation, e.at
+    FROM workflow_node AS n
+    JOIN workflow_run AS r ON r.id = n.run_id AND r.status IN ('running', 'waiting')
+    CROSS JOIN LATERAL (
+        (SELECT e.* FROM workflow_event AS e
+         WHERE n.wait_correlation IS NOT NULL
+           AND e.correlation = n.wait_correlation AND e.type = n.wait_event AND e.at >= r.created_at
+           AND NOT EXISTS (SELECT 1 FROM workflow_node AS m WHERE m.run_id = n.run_id AND m.event_id = e.id)
+         ORDER BY e.at, e.id LIMIT 1)
+        UNION ALL
+        (SELECT e.* FROM workflow_event AS e
+         WHERE n.wait_correlation IS NULL AND e.type = n.wait_event
+           AND e.xact >= pg_snapshot_xmin(n.parked_snapshot::pg_snapshot)::text::bigint
+           AND (e.at >= n.parked_at
+                OR (e.xact <> n.parked_xact
+                    AND NOT pg_visible_in_snapshot(e.xact::text::xid8, n.parked_snapshot::pg_snapshot)))
+         ORDER BY e.at, e.id LIMIT 1)
+    ) AS e
+    WHERE n.id = ANY(%s::uuid[]) AND n.status = 'waiting' AND n.wait_outcome IS NULL
+), x AS MATERIALIZED (
+    SELECT DISTINCT ON (m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END)
+           m.*, jsonb_build_object('event_id', m.event) AS told
+    FROM matched AS m
+    ORDER BY m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END, m.id
+), resolved AS (
+    UPDATE workflow_node AS n
+    SET wait_outcome = jsonb_build_object('event', jsonb_build_object(
+            'id', x.event, 'type', x.type, 'payload', x.payload, 'correlation', x.correlation, 'at', x.at)),
+        event_id = x.event, {_RESOLVED}
+    FROM x WHERE n.id = x.id
+), taken AS (
+    UPDATE workflow_event AS e SET taken = true FROM (SELECT DISTINCT x.event FROM x) AS t
+    WHERE e.id = t.event AND NOT e.taken
+), {_RESUMED}, {_WAKE}
+SELECT run_id::text, seq, name, node, at, data::text FROM told ORDER BY run_id, seq
+"""
+"""Gives each of these waits the oldest event that it may take. Guard: still parked, and the run still goes forward.
+
+A correlated wait may take any event since its run was created that no other wait of the run has had; an
+uncorrelated one only what was published, or became visible, after it parked. Two waits of a run never share a
+correlated event: the second gets the next one, on the caller's next round.
+"""
+
+EXPIRE_WAITS: Final = f"""
+WITH due AS MATERIALIZED (
+    SELECT n.id, n.run_id FROM workflow_node AS n
+    WHERE n.wait_until IS NOT NULL AND n.wait_until <= now() AND n.status = 'waiting'
+    ORDER BY n.wait_until LIMIT %s
+), locked AS MATERIALIZED (
+    SELECT r.id, r.queue, r.priority FROM workflow_run AS r
+    WHERE r.id IN (SELECT run_id FROM due) ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED
+), x AS (
+    UPDATE workflow_node AS n SET wait_outcome = '{{"timeout": true}}'::jsonb, {_RESOLVED}
+    FROM due JOIN locked AS r ON r.id = due.run_id
+    WHERE n.id = due.id AND n.status = 'waiting' AND n.wait_outcome IS NULL AND n.wait_until <= now()
+    RETURNING n.run_id, n.unit, r.queue, r.priority
+), {_WAKE}
+SELECT count(*) FROM x
+"""
+"""Waits whose absolute deadline has passed. The run's status is the waking unit's to change."""

@@ -1,0 +1,200 @@
+"""Settling a batch of boundaries: the statements of one transaction, in their order.
+
+Lock order (DESIGN.md): LOCK_RUNS takes the run rows in id order; everything after it touches rows
+of those runs only. UPDATE_RUNS is the guard: it stamps the boundary's id on the run if, and only
+if, the run's status allows it and the job still carries the worker's lease token. Every later
+statement joins on that stamp, so a refused boundary drops out of all of them. A batch holds at
+most one boundary of a run.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_LIVE: Final = "('pending', 'running', 'waiting')"
+
+LOCK_RUNS: Final = """
+SELECT 1 FROM workflow_run WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE
+"""
+
+UPDATE_RUNS: Final = """
+UPDATE workflow_run AS r
+SET boundary = b.boundary,
+    seq = r.seq + b.entries,
+    updated_at = now(),
+    status = coalesce(b.target, r.status),
+    state = CASE WHEN b.patch IS NULL THEN r.state ELSE r.state || b.patch::jsonb END,
+    error = CASE WHEN b.error IS NULL THEN r.error ELSE b.error::jsonb END,
+    started_at = CASE WHEN b.target IS NULL THEN r.started_at ELSE coalesce(r.started_at, now()) END,
+    finished_at = CASE WHEN b.target IN ('completed', 'compensated', 'failed', 'cancelled') THEN now() END
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::text[], %s::int[], %s::text[], %s::text[])
+     AS b(boundary, run, job, token, compensating, target, entries, patch, error)
+JOIN workflow_job AS j ON j.id = b.job AND j.lease_token = b.token AND j.boundary IS DISTINCT FROM b.boundary
+WHERE r.id = b.run
+  AND CASE WHEN b.compensating THEN r.status = 'compensating' ELSE r.status IN ('pending', 'running', 'waiting') END
+RETURNING r.id::text, r.seq, now()
+"""
+"""Touches one run row for each boundary; a boundary whose run is missing from the result was refused."""
+
+UPDATE_NODES: Final = """
+WITH x AS MATERIALIZED (
+    SELECT x.*, r.seq - x.entries + x.entry AS completed
+    FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::int[], %s::int[],
+                %s::text[], %s::text[], %s::float8[], %s::int[], %s::int[])
+         AS x(boundary, run, node, source, target, attempt, compensate_attempt, output, error, due, entry, entries)
+    JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+), changed AS (
+    UPDATE workflow_node AS n
+    SET status = x.target,
+        attempt = coalesce(x.attempt, n.attempt),
+        compensate_attempt = coalesce(x.compensate_attempt, n.compensate_attempt),
+        output = CASE WHEN x.output IS NULL THEN n.output ELSE x.output::jsonb END,
+        error = CASE WHEN x.error IS NULL THEN n.error WHEN x.error = '' THEN NULL ELSE x.error::jsonb END,
+        due_at = CASE WHEN x.due IS NOT NULL THEN now() + x.due * interval '1 second' END,
+        started_at = CASE WHEN x.target IN ('running', 'waiting') THEN coalesce(n.started_at, now()) ELSE n.started_at END,
+        finished_at = CASE WHEN x.target IN ('pending', 'running', 'waiting') THEN NULL
+                           WHEN x.target = x.source THEN n.finished_at ELSE now() END,
+        completed_seq = coalesce(x.completed, n.completed_seq),
+        wait_outcome = CASE WHEN x.target = 'waiting' THEN n.wait_outcome END
+    FROM x
+    WHERE n.id = x.node AND n.status = x.source
+    RETURNING 1
+)
+SELECT 1 / (CASE WHEN (SELECT count(*) FROM x) = (SELECT count(*) FROM changed) THEN 1 ELSE 0 END)
+"""
+"""Guard: each node still has the status that its change leaves. One that does not divides by zero, which
+undoes the whole batch; settled piece by piece, only the boundary that no longer fits is refused."""
+
+CANCEL_REST: Final = f"""
+UPDATE workflow_node AS n
+SET status = 'cancelled', finished_at = now(), due_at = NULL,
+    wait_event = NULL, wait_correlation = NULL, wait_until = NULL, wait_outcome = NULL
+FROM unnest(%s::uuid[], %s::uuid[]) AS x(boundary, run)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+WHERE n.run_id = x.run AND n.status IN {_LIVE}
+"""
+"""Touches the nodes that are still live when a run is over or turns back."""
+
+DELETE_REST: Final = """
+DELETE FROM workflow_job AS j
+USING unnest(%s::uuid[], %s::uuid[], %s::uuid[]) AS x(boundary, run, job)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+WHERE j.run_id = x.run AND j.id <> x.job
+"""
+"""Touches every other job of such a run."""
+
+INSERT_HISTORY: Final = """
+INSERT INTO workflow_runevent (run_id, seq, name, node, at, data)
+SELECT x.run, r.seq - x.entries + x.entry, x.name, x.node, now(),
+       CASE WHEN x.due IS NULL THEN x.data::jsonb
+            ELSE x.data::jsonb || jsonb_build_object('due_at', now() + x.due * interval '1 second') END
+FROM unnest(%s::uuid[], %s::uuid[], %s::int[], %s::int[], %s::text[], %s::text[], %s::text[], %s::float8[])
+     AS x(boundary, run, entry, entries, name, node, data, due)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+"""
+
+PARK: Final = """
+UPDATE workflow_node AS n
+SET wait_event = x.event, wait_correlation = x.correlation, wait_until = now() + x.timeout * interval '1 second',
+    wait_outcome = NULL, event_id = NULL, parked_at = clock_timestamp(),
+    parked_xact = pg_current_xact_id()::text::bigint, parked_snapshot = pg_current_snapshot()::text
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::float8[])
+     AS x(boundary, run, node, event, correlation, timeout)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+WHERE n.id = x.node
+"""
+"""What a wait stage waits for. The deadline is absolute from here on; the snapshot tells which events it has missed."""
+
+UPDATE_JOBS: Final = """
+UPDATE workflow_job AS j
+SET boundary = x.boundary,
+    lease_token = CASE WHEN x.keep THEN j.lease_token END,
+    worker_id = CASE WHEN x.keep THEN j.worker_id END,
+    locked_at = CASE WHEN x.keep THEN now() END,
+    started_at = CASE WHEN x.keep THEN j.started_at END,
+    available_at = CASE WHEN x.keep THEN j.available_at ELSE now() + x.delay * interval '1 second' END,
+    attempt = j.attempt - x.refund::int,
+    last_error = coalesce(x.last_error, j.last_error)
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::float8[], %s::bool[], %s::text[])
+     AS x(boundary, run, job, keep, delay, refund, last_error)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+WHERE j.id = x.job
+"""
+"""The units' own jobs: those that go on (a boundary is a sign of life) and those that go back to the queue."""
+
+READY_JOBS: Final = f"""
+WITH settled AS (
+    SELECT DISTINCT whole.boundary FROM (
+        SELECT x.boundary, x.set
+        FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS x(boundary, set, node)
+        JOIN workflow_node AS n ON n.id = x.node
+        GROUP BY x.boundary, x.set
+        HAVING bool_and(n.status NOT IN {_LIVE} OR n.wait_outcome IS NOT NULL
+                        OR (n.status = 'waiting' AND n.due_at <= now()))
+    ) AS whole
+)
+UPDATE workflow_job AS j
+SET boundary = x.boundary, lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL, available_at = now()
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[]) AS x(boundary, run, job)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+WHERE j.id = x.job AND x.boundary IN (SELECT boundary FROM settled)
+"""
+"""A unit that lets go although something it awaits has settled meanwhile is due at once. The run's lock, held
+by whoever settles, makes sure that one of the two sees the other."""
+
+DELETE_JOBS: Final = """
+DELETE FROM workflow_job AS j
+USING unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[]) AS x(boundary, run, job, token)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+WHERE j.id = x.job AND j.lease_token = x.token
+"""
+
+INSERT_JOBS: Final = """
+INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
+SELECT x.id, x.kind, x.run, x.node, r.queue, r.priority, now() + x.delay * interval '1 second'
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[], %s::float8[])
+     AS x(boundary, run, id, kind, node, delay)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+ON CONFLICT (run_id, node_id) DO NOTHING
+"""
+
+WAKE_UNITS: Final = f"""
+INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
+SELECT w.id, 'unit', w.run, w.node, r.queue, r.priority, now()
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[]) AS w(boundary, run, id, node)
+JOIN workflow_run AS r ON r.id = w.run AND r.boundary = w.boundary
+WHERE NOT EXISTS (
+    SELECT 1 FROM unnest(%s::uuid[], %s::uuid[]) AS s(id, node)
+    JOIN workflow_node AS n ON n.id = s.node
+    WHERE s.id = w.id AND n.status IN {_LIVE}
+)
+ON CONFLICT (run_id, node_id) DO UPDATE SET available_at = least(workflow_job.available_at, now())
+WHERE workflow_job.lease_token IS NULL
+"""
+"""The last child to settle wakes its parent's unit: it finds, under the run's lock, no live sibling."""
+
+QUIET_RUNS: Final = """
+WITH quiet AS (
+    UPDATE workflow_run AS r
+    SET status = 'waiting', seq = r.seq + 1, updated_at = now()
+    FROM unnest(%s::uuid[], %s::uuid[]) AS x(boundary, run)
+    WHERE r.id = x.run AND r.boundary = x.boundary AND r.status = 'running'
+      AND NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.run_id = r.id AND j.kind <> 'check')
+      AND NOT EXISTS (SELECT 1 FROM workflow_node AS n WHERE n.run_id = r.id AND n.kind = 'action' AND n.status = 'waiting')
+      AND EXISTS (SELECT 1 FROM workflow_node AS n
+                  WHERE n.run_id = r.id AND n.wait_event IS NOT NULL AND n.kind = 'stage')
+    RETURNING r.id, r.seq
+)
+INSERT INTO workflow_runevent (run_id, seq, name, node, at)
+SELECT q.id, q.seq, 'waiting',
+       (SELECT n.path FROM workflow_node AS n
+        WHERE n.run_id = q.id AND n.wait_event IS NOT NULL AND n.kind = 'stage' ORDER BY n.id LIMIT 1), now()
+FROM quiet AS q
+RETURNING run_id::text, seq, node
+"""
+"""A run of which nothing but parked waits is left is `waiting`."""
+
+APPLIED: Final = """
+SELECT boundary::text FROM workflow_job WHERE boundary = ANY(%s::uuid[]) AND id = ANY(%s::uuid[])
+"""
+"""After a commit whose outcome is unknown: which of these boundaries are on their jobs?"""

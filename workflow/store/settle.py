@@ -1,0 +1,390 @@
+"""Settling boundaries: `statements` renders a batch, `Committer` gathers what waits and commits it together.
+
+Boundaries that arrive while a commit is under way wait for it and go out with the next one; an
+idle committer commits at once. Each is guarded by its own lease, so a stale one drops out without
+harm to its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from django.db import DatabaseError as DjangoDatabaseError
+
+from workflow import ids
+from workflow.plan import Boundary, HistoryEntry
+from workflow.plan.boundary import AWAIT, DELETE, KEEP, RELEASE
+from workflow.sql import settle as sql
+from workflow.sql.arrays import plain, texts
+from workflow.store.ports import DjangoPort, Port, Rows, Statement
+
+logger = logging.getLogger("workflow")
+
+
+@dataclass(slots=True)
+class Lease:
+    """Who may write: the run, the unit's job, and the token of the claim. All UUIDs as text."""
+
+    run_id: str
+    job_id: str
+    token: str
+
+
+@dataclass(slots=True)
+class Settlement:
+    """A boundary on its way, and its answer: `seq` of the run after it, or None when it was refused."""
+
+    lease: Lease
+    boundary: Boundary
+    id: str = field(default_factory=ids.new_token)
+    seq: int | None = None
+    at: Any = None
+    """The commit's `now()`."""
+    extra: list[tuple[int, str, str | None]] = field(default_factory=list)
+    """History that the settling itself added: (seq, name, node)."""
+
+
+class Rejected(Exception):
+    """The database refused the boundary's data, or a node no longer had the status that it leaves."""
+
+
+Announce = Callable[[Sequence[Settlement]], None]
+
+
+def statements(batch: Sequence[Settlement]) -> list[Statement]:
+    """The statements that settle a batch with at most one boundary of a run. UPDATE_RUNS is the second one."""
+    runs = [s.lease.run_id for s in batch]
+    out: list[Statement] = [(sql.LOCK_RUNS, (plain(runs),)), _update_runs(batch)]
+    for part in (_nodes, _history, _rest, _parks, _own_jobs, _new_jobs, _wakes):
+        out.extend(part(batch))
+    return out
+
+
+def apply_results(batch: Sequence[Settlement], results: Sequence[Rows]) -> None:
+    """Writes the answers onto the settlements."""
+    by_run = {s.lease.run_id: s for s in batch}
+    for run_id, seq, at in results[1]:
+        by_run[run_id].seq = seq
+        by_run[run_id].at = at
+    if any(s.boundary.job == AWAIT for s in batch):
+        for run_id, seq, node in results[-1]:
+            if (settled := by_run.get(run_id)) is not None:
+                settled.extra.append((seq, "waiting", node))
+
+
+def _update_runs(batch: Sequence[Settlement]) -> Statement:
+    boundaries = [s.boundary for s in batch]
+    return sql.UPDATE_RUNS, (
+        plain([s.id for s in batch]),
+        plain([s.lease.run_id for s in batch]),
+        plain([s.lease.job_id for s in batch]),
+        plain([s.lease.token for s in batch]),
+        plain([b.compensating for b in boundaries]),
+        plain([b.run_target for b in boundaries]),
+        plain([len(b.history) for b in boundaries]),
+        texts([b.patch for b in boundaries]),
+        texts([b.run_error for b in boundaries]),
+    )
+
+
+def _nodes(batch: Sequence[Settlement]) -> list[Statement]:
+    rows = [(s, c) for s in batch for c in s.boundary.changes]
+    if not rows:
+        return []
+    parameters = (
+        plain([s.id for s, _ in rows]),
+        plain([s.lease.run_id for s, _ in rows]),
+        plain([ids.node_id_text(s.lease.run_id, c.ordinal) for s, c in rows]),
+        plain([c.source for _, c in rows]),
+        plain([c.target for _, c in rows]),
+        plain([c.attempt for _, c in rows]),
+        plain([c.compensate_attempt for _, c in rows]),
+        texts([c.output for _, c in rows]),
+        texts([c.error for _, c in rows]),
+        plain([c.due for _, c in rows]),
+        plain([c.event for _, c in rows]),
+        plain([len(s.boundary.history) for s, _ in rows]),
+    )
+    return [(sql.UPDATE_NODES, parameters)]
+
+
+def _history(batch: Sequence[Settlement]) -> list[Statement]:
+    rows: list[tuple[Settlement, int, HistoryEntry]] = [
+        (s, index, entry) for s in batch for index, entry in enumerate(s.boundary.history, 1)
+    ]
+    if not rows:
+        return []
+    parameters = (
+        plain([s.id for s, _, _ in rows]),
+        plain([s.lease.run_id for s, _, _ in rows]),
+        plain([index for _, index, _ in rows]),
+        plain([len(s.boundary.history) for s, _, _ in rows]),
+        plain([entry.name for _, _, entry in rows]),
+        texts([entry.node for _, _, entry in rows]),
+        texts([entry.data for _, _, entry in rows]),
+        plain([entry.due for _, _, entry in rows]),
+    )
+    return [(sql.INSERT_HISTORY, parameters)]
+
+
+def _rest(batch: Sequence[Settlement]) -> list[Statement]:
+    over = [s for s in batch if s.boundary.cancel_pending]
+    if not over:
+        return []
+    boundaries, runs = plain([s.id for s in over]), plain([s.lease.run_id for s in over])
+    jobs = plain([s.lease.job_id for s in over])
+    return [(sql.CANCEL_REST, (boundaries, runs)), (sql.DELETE_REST, (boundaries, runs, jobs))]
+
+
+def _parks(batch: Sequence[Settlement]) -> list[Statement]:
+    rows = [(s, c, c.wait) for s in batch for c in s.boundary.changes if c.wait is not None]
+    if not rows:
+        return []
+    parameters = (
+        plain([s.id for s, _, _ in rows]),
+        plain([s.lease.run_id for s, _, _ in rows]),
+        plain([ids.node_id_text(s.lease.run_id, c.ordinal) for s, c, _ in rows]),
+        texts([wait.event for _, _, wait in rows]),
+        texts([wait.correlation for _, _, wait in rows]),
+        plain([wait.timeout for _, _, wait in rows]),
+    )
+    return [(sql.PARK, parameters)]
+
+
+def _own_jobs(batch: Sequence[Settlement]) -> list[Statement]:
+    """What becomes of the units' own jobs. A release is written before READY_JOBS, a deletion after it."""
+    out: list[Statement] = []
+    stay = [s for s in batch if s.boundary.job in (KEEP, RELEASE)]
+    if stay:
+        parameters = (
+            plain([s.id for s in stay]),
+            plain([s.lease.run_id for s in stay]),
+            plain([s.lease.job_id for s in stay]),
+            plain([s.boundary.job == KEEP for s in stay]),
+            plain([s.boundary.delay for s in stay]),
+            plain([s.boundary.refund for s in stay]),
+            texts([s.boundary.last_error for s in stay]),
+        )
+        out.append((sql.UPDATE_JOBS, parameters))
+    awaiting = [s for s in batch if s.boundary.awaited]
+    if awaiting:
+        sets = [
+            (s, index, node) for s in awaiting for index, nodes in enumerate(s.boundary.awaited) for node in nodes
+        ]
+        ready = (
+            plain([s.id for s, _, _ in sets]),
+            plain([index for _, index, _ in sets]),
+            plain([ids.node_id_text(s.lease.run_id, node) for s, _, node in sets]),
+            *_jobs_of(awaiting),
+        )
+        out.append((sql.READY_JOBS, ready))
+    gone = [s for s in batch if s.boundary.job in (DELETE, AWAIT)]
+    if gone:
+        out.append((sql.DELETE_JOBS, (*_jobs_of(gone), plain([s.lease.token for s in gone]))))
+    return out
+
+
+def _jobs_of(batch: Sequence[Settlement]) -> tuple[str, str, str]:
+    return (
+        plain([s.id for s in batch]),
+        plain([s.lease.run_id for s in batch]),
+        plain([s.lease.job_id for s in batch]),
+    )
+
+
+def _new_jobs(batch: Sequence[Settlement]) -> list[Statement]:
+    rows = [(s, job.kind, job.ordinal, job.delay) for s in batch for job in s.boundary.new_jobs]
+    rows += [(s, "check", c.ordinal, 0.0) for s in batch for c in s.boundary.changes if c.wait is not None]
+    if not rows:
+        return []
+    parameters = (
+        plain([s.id for s, _, _, _ in rows]),
+        plain([s.lease.run_id for s, _, _, _ in rows]),
+        plain([ids.new_id() for _ in rows]),
+        plain([kind for _, kind, _, _ in rows]),
+        plain([ids.node_id_text(s.lease.run_id, ordinal) for s, _, ordinal, _ in rows]),
+        plain([delay for _, _, _, delay in rows]),
+    )
+    return [(sql.INSERT_JOBS, parameters)]
+
+
+def _wakes(batch: Sequence[Settlement]) -> list[Statement]:
+    out: list[Statement] = []
+    rows = [(s, wake, str(ids.new_id())) for s in batch for wake in s.boundary.wakes]
+    if rows:
+        siblings = [
+            (job_id, ids.node_id_text(s.lease.run_id, sibling)) for s, wake, job_id in rows for sibling in wake.siblings
+        ]
+        parameters = (
+            plain([s.id for s, _, _ in rows]),
+            plain([s.lease.run_id for s, _, _ in rows]),
+            plain([job_id for _, _, job_id in rows]),
+            plain([ids.node_id_text(s.lease.run_id, wake.unit) for s, wake, _ in rows]),
+            plain([job_id for job_id, _ in siblings]),
+            plain([node for _, node in siblings]),
+        )
+        out.append((sql.WAKE_UNITS, parameters))
+    parked = [s for s in batch if s.boundary.job == AWAIT]
+    if parked:
+        out.append((sql.QUIET_RUNS, (plain([s.id for s in parked]), plain([s.lease.run_id for s in parked]))))
+    return out
+
+
+def settle_now(port: DjangoPort, settlement: Settlement) -> bool:
+    """Settles one boundary on Django's connection, inside the caller's transaction. False: refused."""
+    batch = [settlement]
+    try:
+        apply_results(batch, port.run_now(statements(batch)))
+    except DjangoDatabaseError as error:
+        if is_connection_lost(error):
+            raise
+        raise Rejected(str(error)) from error
+    return settlement.seq is not None
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether the database went away, as against refusing what it was given."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, psycopg.Error):
+        cause = cause.__cause__
+    cause = cause or error
+    if isinstance(cause, psycopg.InterfaceError):
+        return True
+    if not isinstance(cause, psycopg.OperationalError):
+        return False
+    state = cause.sqlstate
+    return state is None or state[:2] in ("08", "57", "53", "58")
+
+
+def is_passing(error: BaseException) -> bool:
+    """A deadlock or a serialization failure: the same statements may succeed when tried again."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in ("40P01", "40001", "55P03")
+
+
+class Committer:
+    """Group commit: takes boundaries from many units and settles those that wait in one transaction.
+
+    `settle` returns the settlement (its `seq` is None when it was refused), or raises `Rejected`
+    when the database would not take this boundary's data. Connection failures are retried here
+    until the database answers; the outcome of a commit that was cut off is asked for, never guessed.
+    """
+
+    def __init__(
+        self, port: Port, announce: Announce | None = None, *, limit: int = 500, first_pause: float = 0.1
+    ) -> None:
+        self._port = port
+        self._announce = announce
+        self._limit = limit
+        self._first_pause = first_pause
+        self._queue: list[tuple[Settlement, asyncio.Future[Settlement]]] = []
+        self._working: asyncio.Task[None] | None = None
+        self.commits = 0
+        self.boundaries = 0
+
+    async def settle(self, settlement: Settlement) -> Settlement:
+        future: asyncio.Future[Settlement] = asyncio.get_running_loop().create_future()
+        self._queue.append((settlement, future))
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work(), name="workflow-committer")
+        return await future
+
+    async def drained(self) -> None:
+        """Returns once nothing waits to be settled."""
+        while self._working is not None and not self._working.done():
+            await asyncio.wait([self._working])
+
+    async def _work(self) -> None:
+        while self._queue:
+            batch = self._take()
+            try:
+                await self._commit(batch)
+            except Exception as error:  # nobody may wait for ever for an answer
+                logger.exception("settling %d boundaries failed", len(batch))
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+
+    def _take(self) -> list[tuple[Settlement, asyncio.Future[Settlement]]]:
+        """As many as fit, one of a run at most, in the order of their arrival."""
+        batch, rest, runs = [], [], set()
+        for item in self._queue:
+            run_id = item[0].lease.run_id
+            if run_id in runs or len(batch) >= self._limit:
+                rest.append(item)
+            else:
+                runs.add(run_id)
+                batch.append(item)
+        self._queue = rest
+        return batch
+
+    async def _commit(self, batch: list[tuple[Settlement, asyncio.Future[Settlement]]]) -> None:
+        settlements = [s for s, _ in batch]
+        try:
+            await self._run(settlements)
+        except psycopg.Error as error:
+            if len(batch) == 1:
+                settlement, future = batch[0]
+                if not future.done():
+                    rejected = Rejected(str(error).strip())
+                    rejected.__cause__ = error
+                    future.set_exception(rejected)
+                return
+            for item in batch:  # one bad boundary fails alone
+                await self._commit([item])
+            return
+        self.commits += 1
+        self.boundaries += len(batch)
+        for settlement, future in batch:
+            if not future.done():
+                future.set_result(settlement)
+        if self._announce is not None:
+            self._announce([s for s in settlements if s.seq is not None])
+
+    async def _run(self, settlements: list[Settlement]) -> None:
+        """One transaction; tried again while the database is away. A refusal of the data is raised."""
+        pause = self._first_pause
+        asked = False
+        left = settlements
+        while True:
+            try:
+                if asked:
+                    left = await self._unsettled(settlements)
+                    asked = False
+                if left:
+                    apply_results(left, await self._port.run(statements(left)))
+                return
+            except psycopg.Error as error:
+                if is_passing(error):
+                    logger.info("settling is tried again: %s", error)
+                elif is_connection_lost(error):
+                    logger.warning("the database is away, settling is tried again in %.1f s: %s", pause, error)
+                    asked = True
+                else:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)
+
+    async def _unsettled(self, settlements: list[Settlement]) -> list[Settlement]:
+        """Those of a cut-off commit that did not make it; the others get their answer.
+
+        The run's lock makes this wait for a server process that may still be committing.
+        """
+        results = await self._port.run(
+            [
+                (sql.LOCK_RUNS, (plain([s.lease.run_id for s in settlements]),)),
+                (sql.APPLIED, (plain([s.id for s in settlements]), plain([s.lease.job_id for s in settlements]))),
+            ]
+        )
+        applied = {row[0] for row in results[1]}
+        left = []
+        for settlement in settlements:
+            if settlement.id in applied:
+                settlement.seq = settlement.seq or 0
+            else:
+                left.append(settlement)
+        return left
