@@ -1,0 +1,235 @@
+"""Masking: keys at any depth, texts as well as texts can be masked, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from workflow.redact import MASK, redact, redact_error, redact_run, redact_status, redact_text, secrets_of
+
+
+class SomeRun(BaseModel):
+    id: str = "0199"
+    workflow: str = "order"
+    status: str = "failed"
+    state: Any = {}
+    input: Any = None
+    error: Any = None
+    correlation_id: str | None = None
+    created_at: datetime = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+class SomeNode(BaseModel):
+    path: str = "order.pay"
+    output: Any = None
+    error: Any = None
+
+
+class SomeStatus(BaseModel):
+    run: SomeRun
+    nodes: list[SomeNode]
+
+
+def test_without_patterns_the_value_itself_comes_back():
+    value = {"password": "S3CR3T"}
+    assert redact(value, []) is value
+    assert redact_text("password=S3CR3T", []) == "password=S3CR3T"
+
+
+def test_a_matching_key_is_masked_at_any_depth_and_in_lists():
+    value = {"user": {"api_token": "S3CR3T", "name": "Ann"}, "items": [{"password": "S3CR3T"}, 7]}
+    assert redact(value, ["password", "*token*"]) == {
+        "user": {"api_token": MASK, "name": "Ann"},
+        "items": [{"password": MASK}, 7],
+    }
+    assert value["user"]["api_token"] == "S3CR3T", "what was given is left alone"
+
+
+def test_keys_are_compared_without_regard_to_case_and_whole():
+    value = {"PassWord": "a", "password_hint": "b", "Passwd": "c"}
+    assert redact(value, ["PASSWORD"]) == {"PassWord": MASK, "password_hint": "b", "Passwd": "c"}
+    assert redact(value, ["pass*"]) == dict.fromkeys(value, MASK)
+    assert redact({"pin1": 1, "pin12": 2}, ["pin?"]) == {"pin1": MASK, "pin12": 2}
+
+
+@pytest.mark.parametrize("secret", ["text", 12345, 1.5, True, ["a", "b"], {"deep": {"er": 1}}, ""])
+def test_whatever_stands_under_the_key_is_masked_whole(secret):
+    assert redact({"token": secret}, ["token"]) == {"token": MASK}
+
+
+def test_an_absent_value_is_shown_as_absent():
+    assert redact({"token": None}, ["token"]) == {"token": None}
+
+
+def test_the_setting_is_the_default_and_is_read_at_each_call():
+    with override_settings(WORKFLOW={"REDACT": ["iban"]}):
+        assert redact({"iban": "DE1"}) == {"iban": MASK}
+    with override_settings(WORKFLOW={"REDACT": []}):
+        assert redact({"iban": "DE1"}) == {"iban": "DE1"}
+    with override_settings(WORKFLOW={"REDACT": "iban"}):
+        assert redact({"iban": "DE1", "i": 1}) == {"iban": MASK, "i": 1}, "one string is one pattern"
+
+
+def test_a_secret_is_masked_where_it_turns_up_under_another_key():
+    value = {"password": "hunter22", "log": "logged in with hunter22!", "short": "x"}
+    assert redact(value, ["password"])["log"] == f"logged in with {MASK}!"
+
+
+def test_short_values_and_truth_values_do_not_blank_other_texts():
+    value = {"pin": "12", "secret": True, "other_secret": "null", "note": "12 True true null"}
+    assert redact(value, ["pin", "*secret"])["note"] == "12 True true null"
+
+
+def test_pydantics_secret_types_are_masked():
+    assert redact({"a": SecretStr("S3CR3T")}, ["x"]) == {"a": MASK}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=S3CR3T",
+        "PASSWORD = S3CR3T",
+        "password: S3CR3T",
+        "password := S3CR3T",
+        "'password' => 'S3CR3T'",
+        '{"password": "S3CR3T"}',
+        "{'password': 'S3CR3T'}",
+        r'"{\"password\": \"S3CR3T\"}"',
+        r'{"password": "a\"S3CR3T"}',
+        "Login(name='ann', password='S3CR3T', age=3)",
+        "Login(password=b'S3CR3T')",
+        "https://example.org/?user=ann&password=S3CR3T&x=1",
+        "user[password]=S3CR3T",
+        "user.password=S3CR3T",
+        '{"password": {"old": "S3CR3T", "new": ["S3CR3T)", "S3CR3T"]}}',
+        '{"password": ["S3CR3T", "S3CR3T"]}',
+        "{'password': 'S3CR3T that was cut o",
+        '{"password": {"old": "S3CR3T", "ne',
+        "password: Bearer S3CR3T",
+        "error=password=S3CR3T",
+        "'a': 'x, password=S3CR3T'",
+        "if password == 'S3CR3T':",
+        "line one\n    password = 'S3CR3T'\nline three",
+        "password\n  Input should be a valid integer [type=int_type, input_value='S3CR3T', input_type=str]",
+        "user.0.password\n  Wrong [type=int_type, input_value=['S3CR3T'], input_type=list]",
+    ],
+)
+def test_values_are_masked_within_text(text):
+    masked = redact_text(text, ["password"])
+    assert "S3CR3T" not in masked
+    assert MASK in masked
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("charge(password='x', order='o-1')", f"charge(password={MASK}, order='o-1')"),
+        ("?password=x&order=o-1", f"?password={MASK}&order=o-1"),
+        ('{"password": {"a": "}"}, "order": "o-1"}', f'{{"password": {MASK}, "order": "o-1"}}'),
+        ("no such order: o-1", "no such order: o-1"),
+        ("the password was wrong", "the password was wrong"),
+        ("passwords=2 my_password_x=1", "passwords=2 my_password_x=1"),
+    ],
+)
+def test_what_stands_around_a_masked_value_stays(text, expected):
+    assert redact_text(text, ["password"]) == expected
+
+
+def test_keys_with_spaces_are_found_in_quotes():
+    assert (
+        redact_text('{"credit card": "4111", "x": 1}', ["credit card"])
+        == f'{{"credit card": {MASK}, "x": 1}}'
+    )
+
+
+def test_a_real_pydantic_error_shows_no_secret():
+    class Login(BaseModel):
+        name: str
+        password: int
+
+    with pytest.raises(ValidationError) as caught:
+        Login.model_validate({"name": 5, "password": "S3CR3T-and-long" * 10})
+    assert "S3CR3T" in str(caught.value)
+    text = redact_text(str(caught.value), ["password"])
+    assert "S3CR3T" not in text
+    assert "input_value=5" in text, "the other field's value is not masked"
+    details = redact(json.loads(caught.value.json()), ["password"])
+    assert "S3CR3T" not in json.dumps(details)
+    assert [entry["input"] for entry in details] == [5, MASK]
+
+
+def test_an_error_keeps_its_code_node_and_type():
+    error = {
+        "code": "ACTION_FAILED",
+        "node": "order.token.pay",
+        "type": "TokenError",
+        "message": "token=S3CR3T",
+        "traceback": "...\n  token = 'S3CR3T'\nTokenError: token=S3CR3T",
+        "compensation_failures": [
+            {"code": "COMPENSATION_FAILED", "node": "order.token", "message": "said S3CR3T"}
+        ],
+    }
+    shown = redact_error(error, ["*code*", "*node*", "type", "token"], secrets=["S3CR3T"])
+    assert "S3CR3T" not in json.dumps(shown)
+    assert (shown["code"], shown["node"], shown["type"]) == ("ACTION_FAILED", "order.token.pay", "TokenError")
+    assert shown["compensation_failures"][0]["code"] == "COMPENSATION_FAILED"
+
+
+def test_secrets_of_finds_nested_values_and_their_escaped_forms():
+    found = secrets_of({"token": {"list": ['a"b\u00e9c', 123456]}, "x": "open"}, patterns=["token"])
+    assert {'a"b\u00e9c', 'a\\"b\\u00e9c', "123456"} <= found
+    assert "open" not in found
+
+
+def test_a_status_shows_no_secret_anywhere_and_loses_nothing_else():
+    order = {"order": "o-1", "user": {"api_token": "S3CR3T"}, "items": [{"password": "S3CR3T"}]}
+    status = SomeStatus(
+        run=SomeRun(
+            state=order, input=order, error={"code": "ACTION_FAILED", "message": "tried S3CR3T", "node": "n"}
+        ),
+        nodes=[
+            SomeNode(output={"session_token": "0THER-S3CRET", "order": "o-1"}),
+            SomeNode(path="order.key", error={"code": "ACTION_FAILED", "traceback": "0THER-S3CRET S3CR3T"}),
+        ],
+    )
+    shown = redact_status(status, ["*token*", "password", "id", "workflow", "status", "path"])
+    text = shown.model_dump_json()
+    assert "S3CR3T" not in text
+    assert "0THER" not in text
+    assert (shown.run.id, shown.run.workflow, shown.run.status) == ("0199", "order", "failed")
+    assert [node.path for node in shown.nodes] == ["order.pay", "order.key"]
+    assert shown.run.state["order"] == shown.nodes[0].output["order"] == "o-1"
+    assert status.run.input["user"]["api_token"] == "S3CR3T", "what was given is left alone"
+
+
+def test_a_run_of_a_list_shows_no_secret():
+    run = SomeRun(input={"pin_code": "998877"}, error={"code": "X", "message": "pin 998877"})
+    assert "998877" not in redact_run(run, ["pin*"]).model_dump_json()
+    assert redact_run(run, []) is run
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" * 200_000,
+        "a." * 100_000,
+        "'" * 100_000,
+        "a=" * 100_000,
+        "password={" * 20_000,
+        "password='" * 20_000,
+        "x\n  input_value=" + "input_value=" * 20_000,
+        "\\" * 100_000 + "'",
+        "{'password': '" + "\\" * 100_000,
+    ],
+    ids=str.__len__,
+)
+def test_hostile_text_takes_no_unreasonable_time(text):
+    started = time.perf_counter()
+    redact_text(text, ["password"])
+    assert time.perf_counter() - started < 5
