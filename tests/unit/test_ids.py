@@ -1,0 +1,148 @@
+"""Identifiers: the bits of a UUIDv7, order by time, and node ids that tell their run and place."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow import ids
+
+MAKERS = [ids.new_run_id, ids.new_id]
+ordinals = st.integers(min_value=0, max_value=ids.MAX_ORDINAL)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still at a given millisecond until it is set again."""
+
+    class Clock:
+        ms = time.time_ns() // 1_000_000 + 3_600_000  # ahead of whatever this process made before
+
+        def time_ns(self) -> int:
+            return self.ms * 1_000_000
+
+    stopped = Clock()
+    monkeypatch.setattr(ids, "time", stopped)
+    yield stopped
+    ids._runs.forget()
+    ids._others.forget()
+
+
+def milliseconds(value: UUID) -> int:
+    return value.int >> 80
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_ids_carry_the_version_the_variant_and_the_current_millisecond(make):
+    before = time.time_ns() // 1_000_000
+    made = [make() for _ in range(500)]
+    after = time.time_ns() // 1_000_000
+    assert all(value.version == 7 and value.variant == "specified in RFC 4122" for value in made)
+    assert before <= milliseconds(made[0]) <= milliseconds(made[-1]) <= after + 1
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_ids_of_one_process_grow_even_within_one_millisecond(make, clock):
+    made = [make() for _ in range(2_000)]
+    assert made == sorted(set(made))
+    assert {milliseconds(value) for value in made} == {clock.ms}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_ids_of_a_later_millisecond_are_greater(make, clock):
+    first = make()
+    clock.ms += 1
+    assert make() > first
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_ids_still_grow_when_the_clock_steps_back_a_little(make, clock):
+    first = make()
+    clock.ms -= 5_000
+    assert make() > first
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_clock_that_was_set_back_for_good_is_believed(make, clock):
+    make()
+    clock.ms -= 60_000
+    assert milliseconds(make()) == clock.ms
+
+
+def test_a_used_up_millisecond_borrows_from_the_next(clock):
+    sequence = ids._Sequence(54)
+    first = UUID(int=sequence.next())
+    sequence._random = (1 << 54) - 1
+    second = UUID(int=sequence.next())
+    assert second > first
+    assert milliseconds(second) == clock.ms + 1
+    assert second.int & ids.MAX_ORDINAL == 0
+
+
+def test_threads_never_get_the_same_id():
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: [ids.run_id_text() for _ in range(500)], range(8)))
+    assert len({value for batch in made for value in batch}) == 4_000
+
+
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="no fork on this platform")
+def test_a_forked_child_starts_a_sequence_of_its_own(clock):
+    ids.new_run_id()
+    state = ids._runs._random
+    ids._runs.forget()  # what the fork hook does in the child
+    ids.new_run_id()
+    assert not state < ids._runs._random <= state + (1 << 33)
+
+
+def test_run_ids_end_in_twenty_zero_bits_and_are_canonical_text():
+    text = ids.run_id_text()
+    assert str(UUID(text)) == text
+    assert UUID(text).version == 7
+    assert UUID(text).int & ids.MAX_ORDINAL == 0
+    assert ids.new_run_id().int & ids.MAX_ORDINAL == 0
+
+
+@given(ordinals)
+def test_node_ids_tell_their_run_and_place(ordinal):
+    run = ids.new_run_id()
+    node = ids.node_id(run, ordinal)
+    assert ids.run_of(node) == run
+    assert ids.ordinal_of(node) == ordinal
+    assert (node.version, node.variant) == (run.version, run.variant)
+
+
+@given(ordinals)
+def test_the_text_of_a_node_id_is_the_same_id(ordinal):
+    run = ids.run_id_text()
+    text = ids.node_id_text(run, ordinal)
+    assert text == str(ids.node_id(UUID(run), ordinal))
+    assert int(text[-5:], 16) == ordinal
+
+
+@given(st.lists(ordinals, min_size=2, unique=True))
+def test_node_ids_sort_in_tree_order(some):
+    run = ids.new_run_id()
+    assert sorted(ids.node_id(run, ordinal) for ordinal in some) == [
+        ids.node_id(run, n) for n in sorted(some)
+    ]
+
+
+@pytest.mark.parametrize("ordinal", [-1, ids.MAX_ORDINAL + 1])
+def test_an_impossible_ordinal_is_refused(ordinal):
+    with pytest.raises(ValueError, match="ordinal"):
+        ids.node_id(ids.new_run_id(), ordinal)
+
+
+def test_the_id_of_a_node_is_no_run_id():
+    with pytest.raises(ValueError, match="not the id of a run"):
+        ids.node_id(ids.node_id(ids.new_run_id(), 3), 4)
+
+
+def test_tokens_are_canonical_text_and_never_repeat():
+    tokens = {ids.new_token() for _ in range(1_000)}
+    assert len(tokens) == 1_000
+    assert all(str(UUID(token)) == token for token in tokens)
