@@ -183,7 +183,7 @@ def run(state):
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Install throw-away apps: ``install(name=source)``; a source of None makes one without a workflows.py."""
+    """Install throw-away apps: ``install(name=source)``; one with None as source has no workflows.py."""
     monkeypatch.syspath_prepend(str(tmp_path))
     made = []
 
