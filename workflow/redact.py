@@ -19,9 +19,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import SecretBytes, SecretStr
 
 from workflow.conf import conf
+from workflow.results import NodeInfo, RunInfo, RunStatus
 
 MASK: Final = "********"
 _SHORTEST_SECRET: Final = 4
@@ -45,7 +46,7 @@ _FIELD_ERROR: Final = re.compile(
 )
 
 Patterns = Iterable[str] | None
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", RunInfo, NodeInfo)
 
 
 @lru_cache(maxsize=32)
@@ -97,13 +98,12 @@ def secrets_of(*values: Any, patterns: Patterns = None) -> frozenset[str]:
     return frozenset() if keys is None else frozenset(_secrets_of_all(keys, *values))
 
 
-def redact_status(status: Model, patterns: Patterns = None) -> Model:
-    """A copy of a RunStatus (`.run` and `.nodes`) fit to be shown; itself when nothing is to be masked."""
+def redact_status(status: RunStatus, patterns: Patterns = None) -> RunStatus:
+    """A copy of a run and its nodes, fit to be shown; itself when nothing is to be masked."""
     keys = _keys(patterns)
     if keys is None:
         return status
-    document: Any = status
-    run, nodes = document.run, document.nodes
+    run, nodes = status.run, status.nodes
     secrets = _secrets_of_all(keys, run.input, run.state, *(node.output for node in nodes))
     return status.model_copy(
         update={
@@ -113,19 +113,16 @@ def redact_status(status: Model, patterns: Patterns = None) -> Model:
     )
 
 
-def redact_run(run: Model, patterns: Patterns = None) -> Model:
+def redact_run(run: RunInfo, patterns: Patterns = None) -> RunInfo:
     """A copy of one run of `workflows.list`, fit to be shown; itself when nothing is to be masked."""
     keys = _keys(patterns)
-    if keys is None:
-        return run
-    found = (getattr(run, name, None) for name in ("input", "state"))
-    return _redact_model(run, keys, _secrets_of_all(keys, *found))
+    return run if keys is None else _redact_model(run, keys, _secrets_of_all(keys, run.input, run.state))
 
 
 def _redact_model(model: Model, keys: re.Pattern[str], secrets: tuple[str, ...]) -> Model:
     changes = {
         name: _redact_error(value, keys, secrets) if name == "error" else _redact(value, keys, secrets)
-        for name in ("input", "state", "context", "output", "error")
+        for name in ("input", "state", "output", "error")
         if (value := getattr(model, name, None)) is not None
     }
     return model.model_copy(update=changes)

@@ -1,0 +1,149 @@
+"""What all `workflow:*` commands share: refusals on one line, reading arguments, the base class."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from argparse import SUPPRESS
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import InterfaceError, OperationalError, ProgrammingError
+from django.utils.connection import ConnectionDoesNotExist
+
+from workflow.errors import WorkflowError
+from workflow.management.output import Output
+from workflow.terminal import one_line
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
+_UNDEFINED_TABLE = "42P01"
+Number = TypeVar("Number", int, float)
+
+
+def refusal(reason: object) -> CommandError:
+    """A CommandError whose message is one printable line."""
+    return CommandError(one_line(reason))
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[None]:
+    """Around a call of the manager: its ValueError and TypeError say that an argument was wrong."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise refusal(error) from error
+
+
+def database_trouble(error: Exception) -> str | None:
+    """What to tell the person at the keyboard when the database can't be used; None for any other error."""
+    if isinstance(error, (OperationalError, InterfaceError)):
+        return f"the database cannot be used: {error}"
+    if isinstance(error, ProgrammingError) and getattr(error.__cause__, "sqlstate", "") == _UNDEFINED_TABLE:
+        return "the workflow tables are missing from the database: run manage.py migrate"
+    if isinstance(error, (ImproperlyConfigured, ConnectionDoesNotExist)):
+        return f"the settings are wrong: {error}"
+    return None
+
+
+def json_argument(value: Any, option: str) -> Any:
+    """The value of an option that takes JSON; "-" reads standard input.
+
+    A caller in Python may give plain data. Raises CommandError for what is not JSON; NaN and the
+    infinities are not.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(sys.stdin.read() if value == "-" else value, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "too deeply nested" if isinstance(error, RecursionError) else error
+        raise refusal(f"{option} is not valid JSON: {reason}") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def number(
+    value: Any, option: str, kind: type[Number], minimum: float, maximum: float = math.inf
+) -> Number | None:
+    """The value of an option that takes a number between two bounds; None when it wasn't given."""
+    if value is None:
+        return None
+    try:
+        found = kind(value) if not isinstance(value, bool) else None
+        if found is not None and kind is int and isinstance(value, float) and value != found:
+            found = None
+    except (ValueError, TypeError, OverflowError):
+        found = None
+    if found is None or not minimum <= found <= maximum or math.isinf(found):
+        word = "a whole number" if kind is int else "a number"
+        bounds = f"of at least {minimum:g}" if math.isinf(maximum) else f"from {minimum:g} to {maximum:g}"
+        raise refusal(f"{option} must be {word} {bounds}, not {one_line(value, 60)!r}")
+    return found
+
+
+class WorkflowCommand(BaseCommand):
+    """Base of the commands.
+
+    A bad argument, an unknown run and a refusal of the manager are a CommandError for a caller in
+    Python; on the command line one line on stderr and exit status 1. `--traceback` shows where it
+    came from.
+    """
+
+    # Whoever looks at runs or stops one must not be held up by a fault elsewhere in the project.
+    requires_system_checks: Sequence[str] = ()
+
+    output: Output
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        # Makes the parser raise CommandError instead of printing its usage and exiting with 2.
+        parser.called_from_command_line = False
+        if not self.requires_system_checks:
+            parser.add_argument("--skip-checks", action="store_true", help=SUPPRESS)
+        return parser
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        try:
+            super().run_from_argv(argv)
+        except CommandError as error:  # from the parser: the rest has been dealt with in there
+            if "--traceback" in argv:
+                raise
+            self.stderr.write(f"CommandError: {one_line(str(error).removeprefix('Error: '))}")
+            sys.exit(error.returncode)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # Whoever read the output has gone. Python would complain once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        try:
+            return super().execute(*args, **options)
+        except CommandError:
+            raise
+        except WorkflowError as error:
+            raise refusal(error) from error
+        except Exception as error:
+            if (reason := database_trouble(error)) is None:
+                raise
+            raise refusal(reason) from error
+
+    def handle(self, *args: Any, **options: Any) -> str | None:
+        self.output = Output(
+            self.stdout, force_color=bool(options["force_color"]), no_color=bool(options["no_color"])
+        )
+        self.run(**options)
+        return None
+
+    def run(self, **options: Any) -> None:
+        """What the command does; `self.output` takes what it prints."""
+        raise NotImplementedError

@@ -1,0 +1,73 @@
+"""workflow:dispatch"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from workflow import states, terminal, workflows
+from workflow.management import watch
+from workflow.management.base import WorkflowCommand, asking, json_argument, number, refusal
+from workflow.redact import redact_status
+from workflow.results import RunHandle
+
+
+class Command(WorkflowCommand):
+    help = "Dispatches a run and prints its id. With --wait the exit status is 1 unless the run completed."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", metavar="NAME", help="the workflow's name")
+        parser.add_argument(
+            "--input", metavar="JSON", help='the input (default null); "-" reads standard input'
+        )
+        parser.add_argument("--context", metavar="JSON", help="data for ctx.context")
+        parser.add_argument("--correlation-id", metavar="ID", help="what else the run belongs to")
+        parser.add_argument("--idempotency-key", metavar="KEY", help="dispatch once only for this key")
+        parser.add_argument(
+            "--queue", metavar="QUEUE", default="default", help="the queue (default: default)"
+        )
+        parser.add_argument("--priority", metavar="N", default=0, help="higher goes first (default 0)")
+        parser.add_argument("--delay", metavar="SECONDS", help="how long to wait before it may start")
+        parser.add_argument("--wait", action="store_true", help="wait until the run is over and show it")
+        parser.add_argument("--timeout", metavar="SECONDS", help="with --wait: give up waiting after so long")
+
+    def run(self, **options: Any) -> None:
+        timeout = number(options["timeout"], "--timeout", float, 0)
+        if timeout is not None and not options["wait"]:
+            raise refusal("--timeout goes with --wait")
+        with asking():
+            handle = workflows.dispatch(
+                options["name"],
+                json_argument(options["input"], "--input"),
+                context=json_argument(options["context"], "--context"),
+                correlation_id=options["correlation_id"],
+                idempotency_key=options["idempotency_key"],
+                queue=options["queue"],
+                priority=number(options["priority"], "--priority", int, -(2**31), 2**31 - 1) or 0,
+                delay=number(options["delay"], "--delay", float, 0),
+            )
+        self.output.line(str(handle.run_id))
+        if not handle.created:
+            self.stderr.write(
+                "This idempotency key was used before; the id is that run's.", lambda text: text
+            )
+        if options["wait"]:
+            self._wait(handle, timeout, detail=options["verbosity"] > 1)
+
+    def _wait(self, handle: RunHandle, timeout: float | None, detail: bool) -> None:
+        try:
+            if self.output.rich:
+                status = watch.follow(handle.run_id, self.output, timeout=timeout)
+            else:
+                status = redact_status(handle.wait(timeout))
+        except TimeoutError as error:
+            raise refusal(
+                f"run {handle.run_id} was not over after {timeout:g} seconds; it goes on"
+            ) from error
+        watch.show(status, self.output, detail)
+        if status.run.status != states.COMPLETED:
+            reason = terminal.error_line(status.run.error)
+            raise refusal(
+                f"run {handle.run_id} ended {status.run.status}" + (f": {reason}" if reason else "")
+            )

@@ -1,0 +1,51 @@
+"""workflow:prune"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db.models.functions import Now
+
+from workflow import workflows
+from workflow.conf import conf
+from workflow.management.base import WorkflowCommand, asking, number
+from workflow.models import Event, Run
+
+
+class Command(WorkflowCommand):
+    help = "Drops runs that finished long ago, and old events."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--days",
+            metavar="N",
+            help='how long ago, fractions allowed (default: WORKFLOW["RETENTION_DAYS"])',
+        )
+        parser.add_argument(
+            "--batch-size", metavar="N", default=1000, help="runs in one transaction (default 1000)"
+        )
+        parser.add_argument("--dry-run", action="store_true", help="only count them")
+
+    def run(self, **options: Any) -> None:
+        given = number(options["days"], "--days", float, 0, 36_525)
+        days = conf.RETENTION_DAYS if given is None else given
+        batch_size = number(options["batch_size"], "--batch-size", int, 1) or 1000
+        if options["dry_run"]:
+            runs, events = self._count(days)
+            self.output.line(f"Would drop {_counted(runs, 'run')} and {_counted(events, 'event')}.")
+            return
+        with asking():
+            dropped = workflows.prune(days, batch_size=batch_size)
+        self.output.line(f"Dropped {_counted(dropped, 'run')}.")
+
+    def _count(self, days: float) -> tuple[int, int]:
+        # The database's clock, as for the pruning itself.
+        before = Now() - timedelta(days=days)
+        runs = Run.objects.using(conf.DATABASE).filter(finished_at__lt=before).count()
+        return runs, Event.objects.using(conf.DATABASE).filter(at__lt=before).count()
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")

@@ -1,0 +1,70 @@
+"""workflow:sweep"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db import close_old_connections
+
+from workflow import sweeps
+from workflow.conf import conf
+from workflow.management.base import WorkflowCommand, database_trouble
+from workflow.terminal import one_line
+
+
+class Command(WorkflowCommand):
+    help = "Looks for stale leases, expired waits and stuck runs, as each worker does, until it is stopped."
+
+    requires_system_checks = "__all__"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--once", action="store_true", help="one pass, then leave")
+
+    def run(self, **options: Any) -> None:
+        if options["once"]:
+            self._report(sweeps.run_once(), always=True)
+            return
+        with _stop_signal() as stopped:
+            while not stopped.is_set():
+                self._pass(verbose=options["verbosity"] > 1)
+                stopped.wait(conf.SWEEP_INTERVAL)
+
+    def _pass(self, verbose: bool) -> None:
+        """One pass of many: a database that is away for a while is said so, and tried again next time."""
+        close_old_connections()
+        try:
+            self._report(sweeps.run_once(), always=verbose)
+        except Exception as error:
+            if (reason := database_trouble(error)) is None:
+                raise
+            self.stderr.write(one_line(reason))
+
+    def _report(self, counts: Mapping[str, int], always: bool) -> None:
+        found = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items() if count)
+        if found or always:
+            self.output.line(found or "Nothing to do.")
+
+
+@contextlib.contextmanager
+def _stop_signal() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set. Only a process's main thread can ask for signals."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

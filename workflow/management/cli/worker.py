@@ -1,0 +1,39 @@
+"""workflow:worker"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from workflow import worker
+from workflow.management.base import WorkflowCommand, number
+
+
+class Command(WorkflowCommand):
+    help = "Runs due jobs until it is stopped. The first SIGTERM or SIGINT lets running handlers finish."
+
+    requires_system_checks = "__all__"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--concurrency", metavar="N", help='units at once in a process (default: WORKFLOW["CONCURRENCY"])'
+        )
+        parser.add_argument("--processes", metavar="N", default=1, help="worker processes (default 1)")
+        parser.add_argument(
+            "--queue", metavar="QUEUE", nargs="+", action="extend",
+            help="only jobs of these queues (default: all); may be repeated",
+        )  # fmt: skip
+        parser.add_argument("--burst", action="store_true", help="leave when nothing is due")
+
+    def run(self, **options: Any) -> None:
+        queues = options["queue"]
+        code = worker.run(
+            concurrency=number(options["concurrency"], "--concurrency", int, 1, 100_000),
+            processes=number(options["processes"], "--processes", int, 1, 1_000) or 1,
+            queues=[queues] if isinstance(queues, str) else queues,
+            burst=bool(options["burst"]),
+        )
+        if code:
+            sys.exit(code)

@@ -1,0 +1,75 @@
+"""Where a command's output goes: lines and JSON for scripts, views in colours on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from typing import IO, Any, cast
+
+from django.core.management.base import OutputWrapper
+from rich.console import Console, RenderableType
+
+
+class _Stream:
+    """A command's stdout as `rich` and this module write to it: nothing appended, no character refused."""
+
+    def __init__(self, wrapper: OutputWrapper) -> None:
+        self._wrapper = wrapper
+        self.encoding: str = getattr(wrapper, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        # What the stream's encoding lacks is shown as an escape; it must not end the command.
+        shown = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+        self._wrapper.write(shown, ending="")
+        return len(text)
+
+    def flush(self) -> None:
+        self._wrapper.flush()
+
+    def isatty(self) -> bool:
+        return bool(self._wrapper.isatty())
+
+    def fileno(self) -> int:
+        return int(self._wrapper.fileno())
+
+
+class Output:
+    """`rich` tells whether people get views in colours: on a terminal, or with --force-color."""
+
+    def __init__(self, wrapper: OutputWrapper, *, force_color: bool = False, no_color: bool = False) -> None:
+        self._stream = _Stream(wrapper)
+        self.rich = force_color or self._stream.isatty()
+        self.console = Console(
+            file=cast("IO[str]", self._stream),
+            force_terminal=True if force_color else None,
+            no_color=True if no_color or os.environ.get("DJANGO_COLORS") == "nocolor" else None,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+
+    @property
+    def ascii_only(self) -> bool:
+        """Whether the terminal's encoding has no more than ASCII for certain."""
+        return self.console.options.ascii_only
+
+    def line(self, text: str = "") -> None:
+        """One line of printable text; written at once."""
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def lines(self, lines: Iterable[str]) -> None:
+        self._stream.write("".join(line + "\n" for line in lines))
+        self._stream.flush()
+
+    def json(self, value: Any, indent: int | None = 2) -> None:
+        """A JSON document in ASCII: no text in it can steer a terminal or fail to encode."""
+        self.line(json.dumps(value, indent=indent))
+
+    def show(self, view: Callable[[], RenderableType], lines: Callable[[], Iterable[str]]) -> None:
+        """`view` in colours for people on a terminal, `lines` for everybody else."""
+        if self.rich:
+            self.console.print(view())
+        else:
+            self.lines(lines())

@@ -1,0 +1,86 @@
+"""Following a run until it is over: redrawn in place on a terminal, one line for each change elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from django.utils import timezone
+from rich.live import Live
+
+from workflow import states, terminal, workflows
+from workflow.management.output import Output
+from workflow.redact import redact_status
+from workflow.results import RunStatus
+
+INTERVAL = 0.5
+"""Seconds between two looks."""
+
+See = Callable[[RunStatus | None, RunStatus], None]
+"""Told of each look: what was seen before (None at first), what is seen now."""
+
+
+def show(status: RunStatus, output: Output, detail: bool = False) -> None:
+    """Prints a RunStatus (already redacted); `detail` adds input, state, outputs and tracebacks."""
+    now = timezone.now()
+    output.show(
+        lambda: terminal.run_view(status, now, ascii_only=output.ascii_only),
+        lambda: terminal.run_lines(status, now),
+    )
+    if detail:
+        output.lines(terminal.detail_lines(status))
+
+
+def follow(
+    run_id: UUID | str, output: Output, *, timeout: float | None = None, as_json: bool = False
+) -> RunStatus:
+    """Shows a run until it is over; returns the last RunStatus (redacted), for the caller to print.
+
+    With `as_json` each change is printed as one line of JSON. Raises TimeoutError after `timeout`
+    seconds, RunNotFound when the run is not there, or no longer.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    if output.rich and not as_json:
+        with Live(
+            console=output.console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as live:
+            return _until_over(run_id, deadline, lambda _, status: _redraw(live, status, output))
+    if as_json:
+        return _until_over(run_id, deadline, lambda old, status: _print_json(old, status, output))
+    return _until_over(run_id, deadline, lambda old, status: _print_changes(old, status, output))
+
+
+def _until_over(run_id: UUID | str, deadline: float | None, see: See) -> RunStatus:
+    seen: RunStatus | None = None
+    while True:
+        status = redact_status(workflows.status(run_id))
+        see(seen, status)
+        seen = status
+        if status.run.status in states.RUN_TERMINAL:
+            return status
+        pause = INTERVAL if deadline is None else min(INTERVAL, deadline - time.monotonic())
+        if pause <= 0:
+            raise TimeoutError(f"run {status.run.id} is still {status.run.status}")
+        time.sleep(pause)
+
+
+def _redraw(live: Live, status: RunStatus, output: Output) -> None:
+    # One line less than there are: the cursor stands below the picture.
+    rows = output.console.height - 1
+    live.update(
+        terminal.run_view(status, timezone.now(), rows=rows, ascii_only=output.ascii_only), refresh=True
+    )
+
+
+def _print_json(old: RunStatus | None, status: RunStatus, output: Output) -> None:
+    if old is None or old != status:
+        output.json(status.model_dump(mode="json"), indent=None)
+
+
+def _print_changes(old: RunStatus | None, status: RunStatus, output: Output) -> None:
+    output.lines(terminal.changes(old, status, timezone.now()))
