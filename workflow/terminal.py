@@ -224,10 +224,10 @@ def run_view(
         grid.add_row(Text(label, style="bright_black"), Text(text, style=style, overflow="fold"))
     done, total = done_share(status.nodes)
     if total and status.run.status in states.RUN_LIVE:
-        text = Text(bar(100 * done / total), style="cyan")
-        grid.add_row(
-            Text("done", style="bright_black"), text.append(f"  {done} of {total}", style="bright_black")
+        share = Text(bar(100 * done / total), style="cyan").append(
+            f"  {done} of {total}", style="bright_black"
         )
+        grid.add_row(Text("done", style="bright_black"), share)
     fold = rows is not None and len(status.nodes) + grid.row_count + 1 > rows
     return Group(grid, Text(), *_trees(status.nodes, now, fold, ascii_only))
 

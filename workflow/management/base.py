@@ -8,12 +8,13 @@ import math
 import os
 import sys
 from argparse import SUPPRESS
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterator
+from typing import Any, Literal, NoReturn, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, ProgrammingError
+from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist
 
 from workflow.errors import WorkflowError
@@ -24,6 +25,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
 _UNDEFINED_TABLE = "42P01"
 Number = TypeVar("Number", int, float)
+Checks = list[str] | tuple[str, ...] | Literal["__all__"]
 
 
 def refusal(reason: object) -> CommandError:
@@ -46,6 +48,8 @@ def database_trouble(error: Exception) -> str | None:
         return f"the database cannot be used: {error}"
     if isinstance(error, ProgrammingError) and getattr(error.__cause__, "sqlstate", "") == _UNDEFINED_TABLE:
         return "the workflow tables are missing from the database: run manage.py migrate"
+    if isinstance(error, TransactionManagementError):
+        return str(error)
     if isinstance(error, (ImproperlyConfigured, ConnectionDoesNotExist)):
         return f"the settings are wrong: {error}"
     return None
@@ -98,7 +102,7 @@ class WorkflowCommand(BaseCommand):
     """
 
     # Whoever looks at runs or stops one must not be held up by a fault elsewhere in the project.
-    requires_system_checks: Sequence[str] = ()
+    requires_system_checks: Checks = ()
 
     output: Output
 
