@@ -4,13 +4,16 @@ import math
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from workflow import Action, Pipeline, Stage, WaitFor, Workflow, parallel
 from workflow.definitions import rules
 from workflow.errors import WorkflowInvalid
+
+# A busy machine is no fault of the code.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run(state):
@@ -80,7 +83,7 @@ def test_stages_group_as_actions_do():
         ((a, [b, c]), "one by one or as one list"),
         (([a, [b]],), "one by one or as one list"),
         (([a], [b]), "one by one or as one list"),
-        ((a, run), r"run.* is a bare function, wrap it in @action"),
+        ((a, run), r"run is a bare function, wrap it in @action"),
         ((run,), "wrap it in @action"),
         ((a, None), "None is neither an action nor a stage"),
         (("ab",), "'ab' is neither"),
@@ -102,7 +105,7 @@ def endless():
     [
         ([], "actions= is empty: at least one action is needed"),
         ([[], ()], "actions= is empty"),
-        ([a, run], r"actions= takes actions: .*run.* is a bare function, wrap it in @action"),
+        ([a, run], r"actions= takes actions: run is a bare function, wrap it in @action"),
         ([lambda state: None], "wrap it in @action"),
         ([stage("x")], 'actions= takes actions: "x" is a stage; a stage goes into the stages='),
         (parallel(stage("x")), '"x" is a stage'),
@@ -185,12 +188,10 @@ def test_a_stage_has_exactly_one_body(options, found):
 )
 def test_options_of_run_go_with_run_alone(option, value):
     with pytest.raises(
-        WorkflowInvalid, match=f'Stage "s": {option}= goes with run= alone and belongs to the actions'
+        WorkflowInvalid, match=f'Stage "s": {option}= can only be given with run=: each action'
     ):
         Stage("s", actions=[a], **{option: value})
-    with pytest.raises(
-        WorkflowInvalid, match=f'Stage "s": {option}= goes with run= alone and has no meaning'
-    ):
+    with pytest.raises(WorkflowInvalid, match=f'Stage "s": {option}= can only be given with run=: a wait'):
         Stage("s", wait_for=WaitFor("e"), **{option: value})
     Stage("s", run=run, **{option: value})
 
@@ -398,6 +399,7 @@ def build(shape, counter):
     return parallel(*[build(("one", 0) if item[0] == "list" else item, counter) for item in inside])
 
 
+@unhurried
 @given(st.lists(shapes, min_size=1, max_size=5))
 def test_whatever_the_nesting_no_action_is_lost_and_the_order_is_that_of_writing(some):
     written = []

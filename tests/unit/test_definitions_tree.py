@@ -1,10 +1,13 @@
 """The compiled tree: order, paths, groups, units, and the fingerprint that tells two trees apart."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow import Action, Pipeline, Stage, WaitFor, Workflow, parallel
+
+# A busy machine is no fault of the code.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run(state):
@@ -150,6 +153,7 @@ def workflows(draw):
     return Workflow("w", pipelines=[pipeline(f"p{i}") for i in range(draw(st.integers(1, 3)))])
 
 
+@unhurried
 @given(workflows())
 def test_every_tree_is_well_formed(workflow):
     tree = workflow.tree

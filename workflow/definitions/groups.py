@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeVar
 
+from workflow.definitions.handlers import label
 from workflow.definitions.rules import Definition, fault, quote, show
 
 D = TypeVar("D", bound=Definition)
@@ -114,5 +115,5 @@ def _refusal(item: object) -> str:
             "is a action", "is an action"
         )
     if callable(item):
-        return f"{show(item)} is a bare function, wrap it in @action"
+        return f"{label(item)} is a bare function, wrap it in @action"
     return f"{show(item)} is neither an action nor a stage"

@@ -49,7 +49,7 @@ def make_backoff(backoff: object, place: str) -> float | Callable[[int], Any] | 
         return check_seconds(backoff, place, "backoff=", zero=True)
     handler = make_handler(backoff, place, "backoff=", ctx=False)
     if handler.is_async:
-        raise fault(place, f"backoff= must be a plain function: {_label(backoff)} is async")
+        raise fault(place, f"backoff= must be a plain function: {label(backoff)} is async")
     return handler.fn
 
 
@@ -66,7 +66,7 @@ def _check_callable(fn: object, place: str, option: str) -> Callable[..., Any]:
     inner = _innermost(fn)
     for candidate in (inner, type(inner).__call__):
         if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
-            raise fault(place, f"{option} must return its result: {_label(fn)} is a generator function")
+            raise fault(place, f"{option} must return its result: {label(fn)} is a generator function")
     return fn
 
 
@@ -87,18 +87,19 @@ def _wants_ctx(fn: Callable[..., Any], place: str, option: str, ctx: bool) -> bo
     for parameter in parameters:
         if parameter.kind is _Parameter.KEYWORD_ONLY and parameter.default is _Parameter.empty:
             raise fault(
-                place, f"{option} is called by position, {_label(fn)} requires the keyword {parameter.name}="
+                place, f"{option} is called by position, {label(fn)} requires the keyword {parameter.name}="
             )
     if len(required) > most or not (positional or star):
         takes = "one or two positional arguments" if ctx else "one positional argument"
-        raise fault(place, f"{option} is called with {takes}, {_label(fn)} {_demand(required, positional)}")
+        raise fault(place, f"{option} is called with {takes}, {label(fn)} {_demand(required, positional)}")
     if not ctx:
         return False
     return _gets_ctx(positional[1]) if len(positional) > 1 else star
 
 
 def _gets_ctx(second: inspect.Parameter) -> bool:
-    return second.default in (_Parameter.empty, None) or second.name.strip("_") in ("ctx", "context")
+    default = second.default
+    return default is _Parameter.empty or default is None or second.name.strip("_") in ("ctx", "context")
 
 
 def _demand(required: list[inspect.Parameter], positional: list[inspect.Parameter]) -> str:
@@ -127,7 +128,8 @@ def _innermost(fn: Any) -> Any:
     return fn
 
 
-def _label(fn: object) -> str:
+def label(fn: object) -> str:
+    """The name of a callable for messages."""
     inner = _innermost(fn)
     name = getattr(inner, "__qualname__", None)
     return name if isinstance(name, str) else type(inner).__qualname__

@@ -133,8 +133,7 @@ def _check_versions(versions: object, place: str) -> tuple[int, ...]:
     if isinstance(versions, str) or not isinstance(versions, Iterable):
         raise fault(place, f"compatible_versions= takes a list of versions, not {show(versions)}")
     return tuple(
-        check_integer(version, place, "compatible_versions= holds versions: each", MAX_VERSION)
-        for version in versions
+        check_integer(version, place, "each of compatible_versions=", MAX_VERSION) for version in versions
     )
 
 

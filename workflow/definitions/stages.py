@@ -161,8 +161,8 @@ def _check_body(place: str, actions: Any, run: Any, wait_for: Any, given: dict[s
         raise fault(place, f"takes exactly one of actions=, run= and wait_for=, and was given {found}")
     if given and run is None:
         options = ", ".join(f"{option}=" for option in given)
-        where = "belongs to the actions themselves" if actions is not None else "has no meaning for a wait"
-        raise fault(place, f"{options} goes with run= alone and {where}")
+        why = "each action has its own" if actions is not None else "a wait has no use for it"
+        raise fault(place, f"{options} can only be given with run=: {why}")
     if wait_for is not None and not isinstance(wait_for, WaitFor):
         raise fault(place, f"wait_for= takes a WaitFor(...), not {show(wait_for)}")
     return wait_for
