@@ -4,6 +4,7 @@ All that an application imports: ``from workflow import Stage, Workflow, action,
 model, so a ``models.py`` may do it.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from workflow import errors
@@ -27,6 +28,7 @@ from workflow.errors import (
 
 if TYPE_CHECKING:
     from workflow.manager import workflows
+    from workflow.results import RunHandle, RunStatus
 
 __all__ = [
     "Aborted",
@@ -38,7 +40,9 @@ __all__ = [
     "Pipeline",
     "Retry",
     "RunConflict",
+    "RunHandle",
     "RunNotFound",
+    "RunStatus",
     "Stage",
     "StepKeyReused",
     "VersionConflict",
@@ -55,10 +59,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "workflows":  # on first use: the manager stands on all that imports this module
-        from workflow.manager import workflows
+# Fetched on first use, because these modules stand on all that imports this one.
+_LATER = {
+    "RunHandle": "workflow.results",
+    "RunStatus": "workflow.results",
+    "workflows": "workflow.manager",
+}
 
-        globals()["workflows"] = workflows
-        return workflows
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value
