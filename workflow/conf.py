@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -216,4 +217,9 @@ def _number(value: float) -> str:
 
 
 def _show(value: object) -> str:
-    return f"the {type(value).__name__} {value!r:.80}" if value is not None else "None"
+    if value is None:
+        return "None"
+    try:
+        return f"the {type(value).__name__} {reprlib.repr(value)}"
+    except Exception:  # a number too long to print, an object whose repr raises
+        return f"a {type(value).__name__}"

@@ -96,13 +96,33 @@ def _check_size(size: int, where: str, limit: int | None) -> None:
 
 
 class _Fault(Exception):
-    """A broken rule on its way up; every container it passes adds the key that led there."""
+    """A broken rule on its way up; every container that it passes adds the key that led to it."""
 
-    def __init__(self, rule: str, deepest: object = None) -> None:
+    def __init__(self, rule: str) -> None:
         super().__init__(rule)
         self.rule = rule
-        self.deepest = deepest
-        self.keys: list[str | int] = []
+        self.keys: list[str | int] = []  # from the inside out
+
+    def passed(self, container: object, key: str | int) -> _Fault:
+        self.keys.append(key)
+        return self
+
+
+class _TooDeep(_Fault):
+    """Nested too deep; a cycle if the way out meets a container twice, and then one round of it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nested deeper than {MAX_DEPTH} levels")
+        self.met: dict[int, int] = {}  # id of a container: how many keys are further in
+
+    def passed(self, container: object, key: str | int) -> _Fault:
+        inner = self.met.get(id(container))
+        if inner is not None:
+            self.rule = "it contains itself"
+            del self.keys[: inner + 1]
+            self.met = {known: at - inner - 1 for known, at in self.met.items() if at > inner}
+        self.met[id(container)] = len(self.keys)
+        return super().passed(container, key)
 
 
 class _Walk:
@@ -137,9 +157,9 @@ class _Walk:
         if kind is float:
             return self.real(value)  # type: ignore[arg-type]
         if kind is dict:
-            return self.mapping(value, depth)  # type: ignore[arg-type]
+            return self.mapping(value, value, depth)  # type: ignore[arg-type]
         if kind is list or kind is tuple:
-            return self.sequence(value, value, depth)  # type: ignore[arg-type]
+            return self.sequence(value, depth)  # type: ignore[arg-type]
         return self.other(value, depth)
 
     def text(self, value: str) -> str:
@@ -164,12 +184,12 @@ class _Walk:
             self.large_float = True
         return value
 
-    def mapping(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
+    def mapping(self, container: object, items: dict[Any, Any], depth: int) -> dict[str, Any]:
         if depth > MAX_DEPTH:
-            raise _Fault(f"nested deeper than {MAX_DEPTH} levels", value)
+            raise _TooDeep
         result: dict[str, Any] = {}
         count = 0
-        for key, item in value.items():
+        for key, item in items.items():
             plain = type(key) is str and key.isascii() and "\0" not in key
             name = key if plain else self.key(key)
             count += 1
@@ -180,28 +200,21 @@ class _Walk:
             try:
                 result[name] = self.any(item, depth + 1)
             except _Fault as fault:
-                raise self.passed(fault, value, name) from None
+                raise fault.passed(container, name) from None
         if len(result) != count:
             raise _Fault("two keys of a dict are the same text in JSON")
         return result
 
-    def sequence(self, value: object, items: Iterable[Any], depth: int) -> list[Any]:
+    def sequence(self, items: Iterable[Any], depth: int) -> list[Any]:
         if depth > MAX_DEPTH:
-            raise _Fault(f"nested deeper than {MAX_DEPTH} levels", value)
+            raise _TooDeep
         result: list[Any] = []
         for item in items:
             try:
                 result.append(self.any(item, depth + 1))
             except _Fault as fault:
-                raise self.passed(fault, value, len(result)) from None
+                raise fault.passed(items, len(result)) from None
         return result
-
-    def passed(self, fault: _Fault, container: object, key: str | int) -> _Fault:
-        fault.keys.append(key)
-        if fault.deepest is container:
-            # What was too deep has itself inside: the way there so far was but the first round.
-            fault.rule, fault.deepest, fault.keys = "it contains itself", None, [key]
-        return fault
 
     def key(self, key: object) -> str:
         """A dict's key as JSON text: itself, or what pydantic makes of a number, a date, an enum, ..."""
@@ -235,9 +248,9 @@ class _Walk:
         if isinstance(value, float):
             return self.real(float.__float__(value))
         if isinstance(value, dict):
-            return self.mapping(value, depth)
+            return self.mapping(value, value, depth)
         if isinstance(value, list | tuple | set | frozenset | deque | GeneratorType):
-            return self.sequence(value, value, depth)
+            return self.sequence(value, depth)
         if isinstance(value, bytes | bytearray | memoryview):
             raise _Fault(f"{type(value).__name__} cannot be stored as JSON; encode it as text first")
         if isinstance(value, Promise):
@@ -248,19 +261,8 @@ class _Walk:
             return self.any(dump, depth)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            return self.record(value, fields, depth)
+            return self.mapping(value, fields, depth)
         return self.any(_by_pydantic(lambda: to_jsonable_python(value), value), depth)
-
-    def record(self, value: object, fields: dict[str, Any], depth: int) -> dict[str, Any]:
-        """A dataclass's fields; the dict is made anew at each visit, so a cycle shows only in the object."""
-        try:
-            return self.mapping(fields, depth)
-        except _Fault as fault:
-            if fault.deepest is fields:
-                fault.deepest = value
-            elif fault.deepest is value:
-                fault.rule, fault.deepest, fault.keys = "it contains itself", None, fault.keys[-1:]
-            raise
 
 
 def _by_pydantic(serialise: Callable[[], Any], value: object) -> Any:

@@ -46,14 +46,14 @@ def default_delay(attempt: int, via: str) -> float:
     """The delay of an action that names no backoff, in seconds."""
     if via == "queue":
         return min(0.5 * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS), MAX_BACKOFF)
-    return min(float(attempt), MAX_BACKOFF) if attempt < MAX_BACKOFF else MAX_BACKOFF
+    return float(min(attempt, MAX_BACKOFF))
 
 
 def _capped(base: float, attempt: int) -> float:
-    # Compared before it is multiplied: neither a huge base nor a huge attempt may overflow a float.
-    if base > MAX_BACKOFF or attempt > MAX_BACKOFF / max(base, 1e-9):
+    # Both are bounded before they are multiplied: a huge whole number does not fit a float.
+    if base >= MAX_BACKOFF:
         return MAX_BACKOFF
-    return float(base) * attempt
+    return min(float(base) * min(attempt, 2**53), MAX_BACKOFF)
 
 
 def _asked(backoff: Callable[[int], object], attempt: int, default: float) -> float:

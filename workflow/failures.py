@@ -1,0 +1,123 @@
+"""An exception as the plain data that a run's or a node's ``error`` holds.
+
+Recording a failure must never fail: whatever the exception does when it is looked at, ``describe`` returns a
+dict that jsonb takes. NUL and lone surrogates are replaced, long texts are cut.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import ValidationError
+
+from workflow.errors import validation_summary
+
+MESSAGE_LIMIT = 10_000  # characters; the start is kept
+TRACEBACK_LIMIT = 20_000  # characters; the end is kept, where the error is
+TEXT_LIMIT = 10_000  # characters of a log line or a progress message
+_FRAMES = 100  # a deep recursion repeats itself; formatting all of it takes long
+_CHAIN = 100  # causes, contexts and group members that are looked at
+_OURS = str(Path(__file__).parent) + os.sep
+_CUT = "..."
+
+
+def describe(error: BaseException, code: str, node: str | None) -> dict[str, str | None]:
+    """``{"code", "message", "node", "type", "traceback"}``; ``node`` is a path, or None for the run itself.
+
+    The values of a failed validation are left out of message and traceback: they may be secret.
+    """
+    return {
+        "code": str(code),
+        "message": _message(error),
+        "node": node,
+        "type": _type_name(error),
+        "traceback": _traceback(error),
+    }
+
+
+def clean_text(value: object, limit: int = TEXT_LIMIT) -> str:
+    """``value`` as text that PostgreSQL can hold, at most ``limit`` characters of it."""
+    return _clean(_cut(_text(value), limit))
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = validation_summary(error) if isinstance(error, ValidationError) else _text(error)
+    except BaseException:
+        text = ""
+    return clean_text(text, MESSAGE_LIMIT) or _type_name(error)
+
+
+def _type_name(value: object) -> str:
+    try:
+        return clean_text(type(value).__name__, 255)
+    except BaseException:  # a metaclass can do anything
+        return "?"
+
+
+def _text(value: object) -> str:
+    if type(value) is str:
+        return value
+    try:
+        text = str(value)
+        return text if type(text) is str else str.__str__(text)
+    except BaseException as refusal:  # even SystemExit: it is the text of an error that is asked for, no more
+        return f"<{_type_name(value)} whose text cannot be shown: {_type_name(refusal)}>"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: max(limit - len(_CUT), 0)] + _CUT[:limit]
+
+
+def _clean(text: str) -> str:
+    """Without what jsonb refuses; a pair of surrogates becomes the character that it stands for."""
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    if not text.isascii():
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        text = _format(error)
+    except BaseException:  # the source cannot be read, a __cause__ is a property that raises, ...
+        return ""
+    text = text.rstrip("\n")
+    if len(text) > TRACEBACK_LIMIT:
+        text = _CUT + text[len(_CUT) - TRACEBACK_LIMIT :]
+    return _clean(text)
+
+
+def _format(error: BaseException) -> str:
+    stack = _users(error.__traceback__)
+    if any(isinstance(link, ValidationError) for link in _chain(error)):
+        # pydantic's text, which Python would print, repeats the values; so only the stack, and our summary.
+        frames = traceback.format_tb(stack, limit=-_FRAMES)
+        return "".join([*frames, f"{_type_name(error)}: {_message(error)}"])
+    return "".join(traceback.format_exception(type(error), error, stack, limit=-_FRAMES))
+
+
+def _users(stack: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame outside this package on: how the engine got there says nothing."""
+    frame = stack
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.tb_next
+    return frame or stack
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, what led to it and what a group holds; bounded, for a chain may be a circle."""
+    left: list[BaseException | None] = [error]
+    for _ in range(_CHAIN):
+        link = left.pop(0) if left else None
+        if link is None:
+            continue
+        yield link
+        left += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            left += link.exceptions
