@@ -1,0 +1,112 @@
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.test import override_settings
+
+from workflow import Stage, Workflow, WorkflowInvalid
+from workflow.checks import check_database, check_definitions, check_settings
+from workflow.registry import registry
+
+
+def found(check: Any, **given: Any) -> list[tuple[str, str]]:
+    with override_settings(WORKFLOW=given):
+        return [(message.id or "", message.msg) for message in check()]
+
+
+def test_the_project_as_it_is_passes() -> None:
+    assert list(run_checks(tags=["workflow"])) == []
+
+
+def test_an_unknown_setting_is_an_error_that_names_the_closest() -> None:
+    assert found(check_settings, CONCURENCY=5) == [
+        ("workflow.E001", 'WORKFLOW["CONCURENCY"] is no setting of WORKFLOW; did you mean CONCURRENCY?')
+    ]
+
+
+def test_every_wrong_setting_is_reported_at_once() -> None:
+    assert found(check_settings, CONCURRENCY="8", POLL_INTERVAL=0, NONSENSE=1) == [
+        ("workflow.E001", "WORKFLOW[\"CONCURRENCY\"] must be a whole number, not the str '8'."),
+        ("workflow.E001", 'WORKFLOW["POLL_INTERVAL"] must be at least 0.01 seconds, not 0.'),
+        ("workflow.E001", 'WORKFLOW["NONSENSE"] is no setting of WORKFLOW.'),
+    ]
+
+
+def test_heartbeats_too_rare_for_the_lease_are_an_error() -> None:
+    [(_, message)] = found(check_settings, HEARTBEAT_INTERVAL=60, STALE_LEASE_THRESHOLD=60)
+    assert message == (
+        'WORKFLOW["HEARTBEAT_INTERVAL"] must be at most a third of STALE_LEASE_THRESHOLD, 20 seconds, not 60.'
+    )
+
+
+@override_settings(WORKFLOW=None)
+def test_a_setting_that_is_no_dict_is_one_error() -> None:
+    assert [message.msg for message in check_settings()] == ["WORKFLOW must be a dict, not None."]
+    assert check_database() == []
+
+
+def test_an_alias_that_does_not_exist_is_an_error() -> None:
+    assert found(check_database, DATABASE="orders") == [
+        ("workflow.E002", "WORKFLOW[\"DATABASE\"] 'orders' is not in DATABASES (default).")
+    ]
+
+
+def test_an_alias_of_the_wrong_type_is_reported_once() -> None:
+    assert found(check_database, DATABASE=5) == []
+    assert len(found(check_settings, DATABASE=5)) == 1
+
+
+def test_a_database_that_is_no_postgresql_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import connections
+
+    entry = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    monkeypatch.setitem(connections.settings, "light", entry)
+    try:
+        assert found(check_database, DATABASE="light") == [
+            ("workflow.E003", "Workflows need PostgreSQL; the database 'light' is sqlite.")
+        ]
+    finally:
+        del connections["light"]
+
+
+def test_a_faulty_definition_is_an_error_with_its_module() -> None:
+    with pytest.raises(WorkflowInvalid) as caught:
+        Workflow("order", stages=[Stage("pay", actions=[])])
+    with registry.isolated():
+        registry.faults = [("shop.workflows", caught.value)]
+        [message] = check_definitions()
+    assert (message.id, message.obj, message.msg) == ("workflow.E004", "shop.workflows", str(caught.value))
+
+
+@override_settings(WORKFLOW={"THREADS": 0})
+def test_manage_py_check_fails_on_any_of_these() -> None:
+    with pytest.raises(
+        SystemCheckError, match=r"\(workflow\.E001\) WORKFLOW\[\"THREADS\"\] must be at least 1, not 0"
+    ):
+        call_command("check")
+
+
+WITHOUT_PGTRIGGER = """
+import django
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["workflow"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "x"}},
+)
+django.setup()
+"""
+
+
+def test_a_project_without_pgtrigger_is_told_to_add_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PGTRIGGER], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "django.core.exceptions.ImproperlyConfigured: "
+        'Add "pgtrigger" to INSTALLED_APPS: the app "workflow" needs it.'
+    )
