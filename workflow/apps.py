@@ -3,6 +3,10 @@ from __future__ import annotations
 from django.apps import AppConfig, apps
 from django.core.exceptions import ImproperlyConfigured
 
+# Makes the commands known. Here and not in ready(): Django remembers the names for good as soon as
+# anybody asks for them, and another app may ask before this one is ready.
+from workflow import management  # noqa: F401
+
 
 class WorkflowConfig(AppConfig):
     name = "workflow"
@@ -19,8 +23,6 @@ class WorkflowConfig(AppConfig):
     def ready(self) -> None:
         # Only now: checks and registry import definitions, and users' workflows.py import models.
         from workflow import checks  # noqa: F401 - registers them
-        from workflow.management import finder
         from workflow.registry import registry
 
-        finder.install()
         registry.autodiscover()
