@@ -15,7 +15,7 @@ STAMP := $(VENV)/installed-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -
 help:
 	@echo "make demo              run the example orders through real workers"
 	@echo "make test              run the tests (ARGS='-k name' adds arguments for pytest)"
-	@echo "make serve             web, dashboard and a worker on http://$(ADDRESS)/"
+	@echo "make serve             web, dashboard and a worker on http://$(HOST):$(PORT)/"
 	@echo "make bench             the benchmarks of this engine    make bench-peers: next to others"
 	@echo "make lint typecheck migrations-check format"
 	@echo "make crash soak        the tests that kill workers; the ones that run for long"
@@ -53,13 +53,16 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PY) -m pytest $(ARGS)
 
-ADDRESS ?= 127.0.0.1:8000
+HOST ?= 127.0.0.1
+PORT ?= 8000
 
+# Both run in the background, so that the shell hears a signal at once; they are then told to leave with SIGTERM.
 serve: $(STAMP)
 	@$(MANAGE) migrate --verbosity 0
-	@trap 'kill "$$worker" 2>/dev/null; wait "$$worker" 2>/dev/null' EXIT; trap 'exit 0' INT TERM; \
+	@trap 'kill $$worker $$web 2>/dev/null; wait' EXIT; trap 'exit 0' INT TERM; \
 	$(MANAGE) workflow:worker & worker=$$!; \
-	$(MANAGE) runserver --noreload $(ADDRESS)
+	DEBUG=1 $(PY) -m daphne -b $(HOST) -p $(PORT) example_project.asgi:application & web=$$!; \
+	wait $$web
 
 bench: $(STAMP)
 	$(PY) -m bench $(ARGS)
@@ -70,6 +73,7 @@ bench-peers: $(STAMP)
 lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-logo
 
 format: $(STAMP)
 	$(PY) -m ruff check --fix .
@@ -82,7 +86,7 @@ migrations-check: $(STAMP)
 	$(MANAGE) makemigrations --check --dry-run
 
 crash: $(STAMP)
-	$(PY) -m pytest -m crash $(ARGS)
+	$(PY) -m pytest -m "crash and not soak" $(ARGS)
 
 soak: $(STAMP)
 	$(PY) -m pytest -m soak $(ARGS)
