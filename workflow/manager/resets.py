@@ -1,0 +1,30 @@
+"""Which nodes a retry from a path does again. Pure."""
+
+from __future__ import annotations
+
+from workflow.definitions import Tree
+from workflow.errors import NodeUnknown
+
+
+def to_reset(tree: Tree, path: str) -> list[str]:
+    """The paths of the node's subtree, of all that comes after it in the tree, and of its ancestors.
+
+    What comes after are the later groups of its parent and of each ancestor; the members of its own group,
+    and of an ancestor's, run beside it and stand. Raises ``NodeUnknown`` for a path that is not in the tree.
+    """
+    node = tree.by_path.get(path)
+    if node is None:
+        raise NodeUnknown(f'no node has the path "{path}"')
+    ordinals = set(range(node.ordinal, node.end))
+    while node.parent >= 0:
+        parent = tree.nodes[node.parent]
+        passed = False
+        for group in parent.groups:
+            if passed:
+                for member in group:
+                    ordinals.update(range(member, tree.nodes[member].end))
+            passed = passed or node.ordinal in group
+        if parent.ordinal:
+            ordinals.add(parent.ordinal)
+        node = parent
+    return [tree.nodes[ordinal].path for ordinal in sorted(ordinals)]
