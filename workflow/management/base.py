@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import math
 import os
@@ -53,6 +54,14 @@ def database_trouble(error: Exception) -> str | None:
     if isinstance(error, (ImproperlyConfigured, ConnectionDoesNotExist)):
         return f"the settings are wrong: {error}"
     return None
+
+
+def operator() -> str:
+    """Who is at the keyboard, for a run's history."""
+    try:
+        return f"cli:{getpass.getuser()}"[:255]
+    except (OSError, KeyError):  # a user that the system has no name for, as in many containers
+        return "cli"
 
 
 def json_argument(value: Any, option: str) -> Any:

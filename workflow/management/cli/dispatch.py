@@ -8,7 +8,7 @@ from django.core.management.base import CommandParser
 
 from workflow import states, terminal, workflows
 from workflow.management import watch
-from workflow.management.base import WorkflowCommand, asking, json_argument, number, refusal
+from workflow.management.base import WorkflowCommand, asking, json_argument, number, operator, refusal
 from workflow.redact import redact_status
 from workflow.results import RunHandle
 
@@ -46,6 +46,7 @@ class Command(WorkflowCommand):
                 queue=options["queue"],
                 priority=number(options["priority"], "--priority", int, -(2**31), 2**31 - 1) or 0,
                 delay=number(options["delay"], "--delay", float, 0),
+                by=operator(),
             )
         self.output.line(str(handle.run_id))
         if not handle.created:

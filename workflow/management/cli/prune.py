@@ -6,12 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db.models import Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
 from workflow import workflows
 from workflow.conf import conf
 from workflow.management.base import WorkflowCommand, asking, number
-from workflow.models import Event, Run
+from workflow.models import Event, Job, Node, Run, Step
 
 
 class Command(WorkflowCommand):
@@ -41,10 +42,17 @@ class Command(WorkflowCommand):
         self.output.line(f"Dropped {_counted(dropped, 'run')}.")
 
     def _count(self, days: float) -> tuple[int, int]:
-        # The database's clock, as for the pruning itself.
-        before = Now() - timedelta(days=days)
-        runs = Run.objects.using(conf.DATABASE).filter(finished_at__lt=before).count()
-        return runs, Event.objects.using(conf.DATABASE).filter(at__lt=before).count()
+        """(runs, events) that `workflows.prune` would drop now: the same conditions, by the same clock."""
+        cutoff = Now() - timedelta(days=days)
+        runs = Run.objects.using(conf.DATABASE)
+        oldest_live = runs.filter(finished_at__isnull=True).aggregate(at=Min("created_at"))["at"]
+        not_needed = Q() if oldest_live is None else Q(correlation__isnull=True) | Q(at__lt=oldest_live)
+        undelivered = Exists(Job.objects.filter(run__isnull=True, node_id=OuterRef("pk")))
+        waited_for = Exists(Node.objects.filter(wait_event=OuterRef("type"))) | Exists(
+            Step.objects.filter(wait_event=OuterRef("type"))
+        )
+        events = Event.objects.using(conf.DATABASE).filter(not_needed, at__lt=cutoff)
+        return runs.filter(finished_at__lt=cutoff).count(), events.exclude(undelivered & waited_for).count()
 
 
 def _counted(count: int, word: str) -> str:

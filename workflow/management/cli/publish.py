@@ -23,10 +23,11 @@ class Command(WorkflowCommand):
 
     def run(self, **options: Any) -> None:
         with asking():
-            workflows.publish(
+            counted = workflows.publish(
                 options["type"],
                 json_argument(options["payload"], "--payload"),
                 correlation=options["correlation"],
                 event_id=options["event_id"],
             )
-        self.output.line(f"Published {terminal.one_line(options['type'])}.")
+        name, event_id = terminal.one_line(options["type"]), terminal.one_line(options["event_id"])
+        self.output.line(f"Published {name}." if counted else f"Event id {event_id} was published before.")

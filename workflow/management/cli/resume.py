@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from workflow import terminal, workflows
-from workflow.management.base import WorkflowCommand, asking, json_argument
+from workflow.management.base import WorkflowCommand, asking, json_argument, operator
 
 
 class Command(WorkflowCommand):
@@ -23,5 +23,6 @@ class Command(WorkflowCommand):
 
     def run(self, **options: Any) -> None:
         with asking():
-            workflows.resume(options["run"], payload=json_argument(options["payload"], "--payload"))
+            payload = json_argument(options["payload"], "--payload")
+            workflows.resume(options["run"], payload, by=operator())
         self.output.line(f"Run {terminal.one_line(options['run'])} goes on.")

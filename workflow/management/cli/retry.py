@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from workflow import terminal, workflows
-from workflow.management.base import WorkflowCommand, asking
+from workflow.management.base import WorkflowCommand, asking, operator
 
 
 class Command(WorkflowCommand):
@@ -22,6 +22,6 @@ class Command(WorkflowCommand):
 
     def run(self, **options: Any) -> None:
         with asking():
-            workflows.retry(options["run"], from_node=options["from_node"])
+            workflows.retry(options["run"], from_node=options["from_node"], by=operator())
         place = "its failure" if options["from_node"] is None else terminal.one_line(options["from_node"])
         self.output.line(f"Run {terminal.one_line(options['run'])} goes on from {place}.")

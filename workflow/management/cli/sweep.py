@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 
 from workflow import sweeps
 from workflow.conf import conf
@@ -28,7 +28,7 @@ class Command(WorkflowCommand):
 
     def run(self, **options: Any) -> None:
         if options["once"]:
-            self._report(sweeps.run_once(), always=True)
+            self._report(_sweep(), always=True)
             return
         with _stop_signal() as stopped:
             while not stopped.is_set():
@@ -39,7 +39,7 @@ class Command(WorkflowCommand):
         """One pass of many: a database that is away for a while is said so, and tried again next time."""
         close_old_connections()
         try:
-            self._report(sweeps.run_once(), always=verbose)
+            self._report(_sweep(), always=verbose)
         except Exception as error:
             if (reason := database_trouble(error)) is None:
                 raise
@@ -49,6 +49,12 @@ class Command(WorkflowCommand):
         found = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items() if count)
         if found or always:
             self.output.line(found or "Nothing to do.")
+
+
+def _sweep() -> dict[str, int]:
+    # A sweep logs its errors and goes on; without a database there is nothing to go on with.
+    connections[conf.DATABASE].ensure_connection()
+    return sweeps.run_once()
 
 
 @contextlib.contextmanager

@@ -28,12 +28,11 @@ class Command(WorkflowCommand):
         parser.add_argument("--burst", action="store_true", help="leave when nothing is due")
 
     def run(self, **options: Any) -> None:
-        queues = options["queue"]
+        concurrency = number(options["concurrency"], "--concurrency", int, 1, 100_000)
+        processes = number(options["processes"], "--processes", int, 1, 1_000) or 1
+        queues = [options["queue"]] if isinstance(options["queue"], str) else options["queue"]
         code = worker.run(
-            concurrency=number(options["concurrency"], "--concurrency", int, 1, 100_000),
-            processes=number(options["processes"], "--processes", int, 1, 1_000) or 1,
-            queues=[queues] if isinstance(queues, str) else queues,
-            burst=bool(options["burst"]),
+            concurrency=concurrency, processes=processes, queues=queues, burst=bool(options["burst"])
         )
         if code:
             sys.exit(code)
