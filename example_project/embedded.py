@@ -348,9 +348,10 @@ class EmbeddedPostgres:
         """As root: lets the server's account reach the folder and the programs. Passing through (``o+x``)
         is all that it is given on the way.
         """
+        programs = self._programs
         if self._account is None:
             return
-        for target in (self.folder, self._programs / "postgres"):
+        for target in (self.folder, programs / "postgres"):
             for parent in reversed(target.parents):
                 mode = parent.stat().st_mode
                 if not mode & (stat.S_IXUSR if parent.stat().st_uid == self._account.uid else stat.S_IXOTH):
@@ -359,8 +360,8 @@ class EmbeddedPostgres:
                         file=sys.stderr,
                     )
                     parent.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
-        if not (self._programs / "postgres").stat().st_mode & stat.S_IXOTH:
-            for path in (self._programs.parent, *self._programs.parent.rglob("*")):
+        if not (programs / "postgres").stat().st_mode & stat.S_IXOTH:
+            for path in (programs.parent, *programs.parent.rglob("*")):
                 mode = stat.S_IMODE(path.stat().st_mode)
                 path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
 

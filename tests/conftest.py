@@ -1,7 +1,7 @@
 """What every test shares: a clear word instead of a hundred tracebacks when there is no PostgreSQL."""
 
 import pytest
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import OperationalError
 from pytest_django import DjangoDbBlocker
 
@@ -14,11 +14,14 @@ def django_db_modify_db_settings(
 ) -> None:
     """Runs before the test database is made. A missing PostgreSQL fails the run, it skips nothing."""
     with django_db_blocker.unblock():
+        default = connections[DEFAULT_DB_ALIAS]
+        probe = default.__class__({**default.settings_dict, "NAME": None}, alias="probe")  # "postgres"
         try:
-            with connection._nodb_cursor():
-                pass
+            probe.ensure_connection()
         except OperationalError as error:
             reason = unavailable(error)
             if reason is None:
                 raise
             pytest.exit(f"the tests need PostgreSQL: {reason}", returncode=1)
+        finally:
+            probe.close()
