@@ -20,12 +20,14 @@ pairs AS (
 # The distinct (queue, priority) pairs, by skipping through the index: one descent a pair. Within a pair the due
 # jobs come first, so jobs that are due later are never read, however many there are.
 
-CLAIM: Final = f"""
+
+def _claim(which: str) -> str:
+    return f"""
 WITH RECURSIVE {_PAIRS}, due AS MATERIALIZED (
     SELECT j.id
     FROM pairs AS p CROSS JOIN LATERAL (
         SELECT j.id, j.priority, j.available_at FROM workflow_job AS j
-        WHERE j.lease_token IS NULL AND j.queue = p.queue AND j.priority = p.priority AND j.available_at <= now()
+        WHERE j.lease_token IS NULL AND j.queue = p.queue AND j.priority = p.priority AND j.available_at <= now(){which}
         ORDER BY j.available_at
         LIMIT %s
         FOR UPDATE SKIP LOCKED
@@ -40,7 +42,13 @@ SET lease_token = gen_random_uuid(), worker_id = %s::uuid, locked_at = now(), st
 FROM due WHERE j.id = due.id
 RETURNING j.id::text, j.kind, j.run_id::text, j.node_id::text, j.lease_token::text, j.attempt, j.last_error
 """
+
+
+CLAIM: Final = _claim("")
 """Touches job rows only, never waits. Higher priority first, then the one that has been due longest."""
+
+CLAIM_OF_RUN: Final = _claim(" AND (j.run_id = %s::uuid OR j.run_id IS NULL)")
+"""The same for the jobs of one run, and for those of none."""
 
 CLAIMED_RUNS: Final = """
 SELECT r.id::text, r.workflow, r.version, r.fingerprint, r.status, r.input::text, r.state::text, r.context::text,
@@ -101,3 +109,13 @@ DELETE FROM workflow_job AS j USING unnest(%s::uuid[], %s::uuid[]) AS x(job, tok
 WHERE j.id = x.job AND j.lease_token = x.token
 """
 """Deletes claimed jobs that are settled without a boundary: deliveries, checks and orphans."""
+
+LOST: Final = """
+SELECT x.job::text, CASE WHEN r.status = 'cancelled' OR r.id IS NULL THEN 'cancelled' ELSE 'lease-lost' END
+FROM unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
+LEFT JOIN workflow_job AS j ON j.id = x.job AND j.lease_token = x.token
+LEFT JOIN workflow_job AS taken ON taken.id = x.job
+LEFT JOIN workflow_run AS r ON r.id = taken.run_id
+WHERE j.id IS NULL
+"""
+"""Which of these leases are gone, and why: a job that is gone altogether was cancelled with its run."""

@@ -40,8 +40,8 @@ UPDATE_NODES: Final = """
 WITH x AS MATERIALIZED (
     SELECT x.*, r.seq - x.entries + x.entry AS completed
     FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::int[], %s::int[],
-                %s::text[], %s::text[], %s::float8[], %s::int[], %s::int[])
-         AS x(boundary, run, node, source, target, attempt, compensate_attempt, output, error, due, entry, entries)
+                %s::text[], %s::text[], %s::float8[], %s::float8[], %s::int[], %s::int[])
+         AS x(boundary, run, node, source, target, attempt, compensate_attempt, output, error, due, progress, entry, entries)
     JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 ), changed AS (
     UPDATE workflow_node AS n
@@ -50,6 +50,7 @@ WITH x AS MATERIALIZED (
         compensate_attempt = coalesce(x.compensate_attempt, n.compensate_attempt),
         output = CASE WHEN x.output IS NULL THEN n.output ELSE x.output::jsonb END,
         error = CASE WHEN x.error IS NULL THEN n.error WHEN x.error = '' THEN NULL ELSE x.error::jsonb END,
+        progress = coalesce(x.progress, n.progress),
         due_at = CASE WHEN x.due IS NOT NULL THEN now() + x.due * interval '1 second' END,
         started_at = CASE WHEN x.target IN ('running', 'waiting') THEN coalesce(n.started_at, now()) ELSE n.started_at END,
         finished_at = CASE WHEN x.target IN ('pending', 'running', 'waiting') THEN NULL

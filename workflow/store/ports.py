@@ -20,7 +20,8 @@ from workflow.conf import conf
 
 logger = logging.getLogger("workflow")
 
-Statement = tuple[str, Sequence[object]]
+Parameter = str | int | float | bool | None
+Statement = tuple[str, Sequence[Parameter]]
 Rows = list[tuple[Any, ...]]
 
 
@@ -49,6 +50,13 @@ class DjangoPort:
         return results
 
 
+def refresh_connections() -> None:
+    """Closes this thread's connections that are broken or over `CONN_MAX_AGE`; never one inside a transaction."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+
+
 def connection_parameters(using: str | None = None) -> dict[str, Any]:
     """What psycopg needs to reach the database that Django's `DATABASES` names; Django's own options left out."""
     wrapper = connections[using or conf.DATABASE]
@@ -56,6 +64,7 @@ def connection_parameters(using: str | None = None) -> dict[str, Any]:
     parameters = dict(wrapper.get_connection_params())
     for name in ("cursor_factory", "context", "prepare_threshold", "pool", "isolation_level"):
         parameters.pop(name, None)
+    wrapper.close()
     return parameters
 
 

@@ -8,8 +8,9 @@ harm to its neighbours.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,11 +29,20 @@ logger = logging.getLogger("workflow")
 
 @dataclass(slots=True)
 class Lease:
-    """Who may write: the run, the unit's job, and the token of the claim. All UUIDs as text."""
+    """Who may write: the run, the unit's job, and the token of the claim. All UUIDs as text.
+
+    `places` maps the definition's ordinals to those of the run's own tree, for a run of an older
+    version whose nodes were matched by path; None when both are the same.
+    """
 
     run_id: str
     job_id: str
     token: str
+    places: tuple[int, ...] | None = None
+
+    def node(self, ordinal: int) -> str:
+        """The node's id."""
+        return ids.node_id_text(self.run_id, ordinal if self.places is None else self.places[ordinal])
 
 
 @dataclass(slots=True)
@@ -47,6 +57,10 @@ class Settlement:
     """The commit's `now()`."""
     extra: list[tuple[int, str, str | None]] = field(default_factory=list)
     """History that the settling itself added: (seq, name, node)."""
+
+
+HistoryRow = tuple[str, int, str, str | None, Any, dict[str, Any] | None]
+"""(run_id, seq, name, node, at, data): what was appended to a history, for whoever pushes it."""
 
 
 class Rejected(Exception):
@@ -99,7 +113,7 @@ def _nodes(batch: Sequence[Settlement]) -> list[Statement]:
     parameters = (
         plain([s.id for s, _ in rows]),
         plain([s.lease.run_id for s, _ in rows]),
-        plain([ids.node_id_text(s.lease.run_id, c.ordinal) for s, c in rows]),
+        plain([s.lease.node(c.ordinal) for s, c in rows]),
         plain([c.source for _, c in rows]),
         plain([c.target for _, c in rows]),
         plain([c.attempt for _, c in rows]),
@@ -107,6 +121,7 @@ def _nodes(batch: Sequence[Settlement]) -> list[Statement]:
         texts([c.output for _, c in rows]),
         texts([c.error for _, c in rows]),
         plain([c.due for _, c in rows]),
+        plain([c.progress for _, c in rows]),
         plain([c.event for _, c in rows]),
         plain([len(s.boundary.history) for s, _ in rows]),
     )
@@ -148,7 +163,7 @@ def _parks(batch: Sequence[Settlement]) -> list[Statement]:
     parameters = (
         plain([s.id for s, _, _ in rows]),
         plain([s.lease.run_id for s, _, _ in rows]),
-        plain([ids.node_id_text(s.lease.run_id, c.ordinal) for s, c, _ in rows]),
+        plain([s.lease.node(c.ordinal) for s, c, _ in rows]),
         texts([wait.event for _, _, wait in rows]),
         texts([wait.correlation for _, _, wait in rows]),
         plain([wait.timeout for _, _, wait in rows]),
@@ -174,12 +189,15 @@ def _own_jobs(batch: Sequence[Settlement]) -> list[Statement]:
     awaiting = [s for s in batch if s.boundary.awaited]
     if awaiting:
         sets = [
-            (s, index, node) for s in awaiting for index, nodes in enumerate(s.boundary.awaited) for node in nodes
+            (s, index, node)
+            for s in awaiting
+            for index, nodes in enumerate(s.boundary.awaited)
+            for node in nodes
         ]
         ready = (
             plain([s.id for s, _, _ in sets]),
             plain([index for _, index, _ in sets]),
-            plain([ids.node_id_text(s.lease.run_id, node) for s, _, node in sets]),
+            plain([s.lease.node(node) for s, _, node in sets]),
             *_jobs_of(awaiting),
         )
         out.append((sql.READY_JOBS, ready))
@@ -207,7 +225,7 @@ def _new_jobs(batch: Sequence[Settlement]) -> list[Statement]:
         plain([s.lease.run_id for s, _, _, _ in rows]),
         plain([ids.new_id() for _ in rows]),
         plain([kind for _, kind, _, _ in rows]),
-        plain([ids.node_id_text(s.lease.run_id, ordinal) for s, _, ordinal, _ in rows]),
+        plain([s.lease.node(ordinal) for s, _, ordinal, _ in rows]),
         plain([delay for _, _, _, delay in rows]),
     )
     return [(sql.INSERT_JOBS, parameters)]
@@ -217,14 +235,12 @@ def _wakes(batch: Sequence[Settlement]) -> list[Statement]:
     out: list[Statement] = []
     rows = [(s, wake, str(ids.new_id())) for s in batch for wake in s.boundary.wakes]
     if rows:
-        siblings = [
-            (job_id, ids.node_id_text(s.lease.run_id, sibling)) for s, wake, job_id in rows for sibling in wake.siblings
-        ]
+        siblings = [(job_id, s.lease.node(sibling)) for s, wake, job_id in rows for sibling in wake.siblings]
         parameters = (
             plain([s.id for s, _, _ in rows]),
             plain([s.lease.run_id for s, _, _ in rows]),
             plain([job_id for _, _, job_id in rows]),
-            plain([ids.node_id_text(s.lease.run_id, wake.unit) for s, wake, _ in rows]),
+            plain([s.lease.node(wake.unit) for s, wake, _ in rows]),
             plain([job_id for job_id, _ in siblings]),
             plain([node for _, node in siblings]),
         )
@@ -235,9 +251,29 @@ def _wakes(batch: Sequence[Settlement]) -> list[Statement]:
     return out
 
 
+def history_rows(settlement: Settlement) -> list[HistoryRow]:
+    """What a settled boundary has appended; nothing for one that was refused."""
+    if not settlement.seq:
+        return []
+    run_id, entries = settlement.lease.run_id, settlement.boundary.history
+    rows: list[HistoryRow] = [
+        (
+            run_id,
+            seq,
+            entry.name,
+            entry.node,
+            settlement.at,
+            None if entry.data is None else json.loads(entry.data),
+        )
+        for seq, entry in enumerate(entries, settlement.seq - len(entries) + 1)
+    ]
+    rows.extend((run_id, seq, name, node, settlement.at, None) for seq, name, node in settlement.extra)
+    return rows
+
+
 def settle_now(port: DjangoPort, settlement: Settlement) -> bool:
     """Settles one boundary on Django's connection, inside the caller's transaction. False: refused."""
-    batch = [settlement]
+    batch: list[Settlement] = [settlement]
     try:
         apply_results(batch, port.run_now(statements(batch)))
     except DjangoDatabaseError as error:
@@ -311,7 +347,9 @@ class Committer:
 
     def _take(self) -> list[tuple[Settlement, asyncio.Future[Settlement]]]:
         """As many as fit, one of a run at most, in the order of their arrival."""
-        batch, rest, runs = [], [], set()
+        batch: list[tuple[Settlement, asyncio.Future[Settlement]]] = []
+        rest: list[tuple[Settlement, asyncio.Future[Settlement]]] = []
+        runs: set[str] = set()
         for item in self._queue:
             run_id = item[0].lease.run_id
             if run_id in runs or len(batch) >= self._limit:
@@ -362,7 +400,9 @@ class Committer:
                 if is_passing(error):
                     logger.info("settling is tried again: %s", error)
                 elif is_connection_lost(error):
-                    logger.warning("the database is away, settling is tried again in %.1f s: %s", pause, error)
+                    logger.warning(
+                        "the database is away, settling is tried again in %.1f s: %s", pause, error
+                    )
                     asked = True
                 else:
                     raise
@@ -377,7 +417,10 @@ class Committer:
         results = await self._port.run(
             [
                 (sql.LOCK_RUNS, (plain([s.lease.run_id for s in settlements]),)),
-                (sql.APPLIED, (plain([s.id for s in settlements]), plain([s.lease.job_id for s in settlements]))),
+                (
+                    sql.APPLIED,
+                    (plain([s.id for s in settlements]), plain([s.lease.job_id for s in settlements])),
+                ),
             ]
         )
         applied = {row[0] for row in results[1]}

@@ -1,0 +1,379 @@
+"""One attempt of an action, or of its compensation: user code in, a fact for the plan out.
+
+Nothing that user code does gets past here: whatever it raises, returns or leaves behind becomes a
+fact. `run` is for plain functions and is called in a thread of its own; `arun` is for `async` ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError, InterfaceError, connections, transaction
+from pydantic import TypeAdapter, ValidationError
+
+from workflow import payload, retry
+from workflow.conf import conf
+from workflow.context import Context
+from workflow.definitions import Action
+from workflow.definitions.handlers import Handler
+from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused
+from workflow.executor.interrupt import UserCode
+from workflow.failures import describe
+from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact
+from workflow.signals import Signal
+from workflow.sql import settle as settle_sql
+from workflow.sql.arrays import plain
+from workflow.store.ports import DjangoPort, refresh_connections
+from workflow.store.settle import Lease, Settlement, is_connection_lost, settle_now
+
+if TYPE_CHECKING:
+    from workflow.steps import Steps
+
+logger = logging.getLogger("workflow")
+
+Outcome = Completed | Failed | Suspended
+NEVER_RETRIED = frozenset(
+    {
+        FailureCode.INPUT_INVALID,
+        FailureCode.OUTPUT_INVALID,
+        FailureCode.PAYLOAD_INVALID,
+        FailureCode.PRECHECK_FAILED,
+    }
+)
+
+
+class Suspend(BaseException):
+    """Raised through a handler by a durable step that has to wait; not an Exception, so that none swallows it."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(delay)
+        self.delay = delay
+
+
+class LeaseLost(Exception):
+    """The checkpoint of an atomic action was refused: its transaction must not commit."""
+
+
+class Invalid(Exception):
+    """User data that fails an action for good; `code` says which kind."""
+
+    def __init__(self, code: FailureCode, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.code = code
+        self.cause = cause
+
+
+class Attempt:
+    """One call of a handler. `post` is told, from any thread, that there are notes to be written."""
+
+    def __init__(
+        self,
+        *,
+        lease: Lease,
+        ordinal: int,
+        path: str,
+        action: Action,
+        number: int,
+        state: dict[str, Any],
+        workflow: str,
+        context: str | None,
+        correlation_id: str | None,
+        compensating: bool,
+        checkpoint: Callable[[int, Any, str | None], Boundary],
+        reported: Callable[[Attempt], None],
+        announce: Callable[[Settlement], None],
+    ) -> None:
+        self.lease = lease
+        self.ordinal = ordinal
+        self.path = path
+        self.action = action
+        self.number = number
+        self.workflow = workflow
+        self.compensating = compensating
+        self.signal = Signal()
+        self.user_code = UserCode()
+        self.begun: float | None = None
+        """When user code was entered, on this process's own clock: what the timeout is measured from."""
+        self._state = state
+        self._context = context
+        self._correlation_id = correlation_id
+        self._checkpoint = checkpoint
+        self._reported = reported
+        self._announce = announce
+        self._lock = threading.Lock()
+        self._notes: Notes | None = None
+        self._last_progress: HistoryEntry | None = None
+        handler = action.compensate_handler if compensating else action.run_handler
+        assert handler is not None
+        self.handler: Handler = handler
+
+    @property
+    def atomic(self) -> bool:
+        """Whether the handler runs in one transaction with its checkpoint."""
+        return self.action.atomic and not self.handler.is_async
+
+    # --- running --------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Calls a plain handler in this thread."""
+        self.begun = time.monotonic()
+        try:
+            if self.atomic:
+                return self._run_atomic()
+            refresh_connections()
+            before = _in_transaction()
+            try:
+                return self._conclude(self._call())
+            finally:
+                _tidy_connections(before)
+        except BaseException as error:
+            return self._failure(error)
+
+    async def arun(self) -> Outcome:
+        """Calls an `async` handler on this loop."""
+        self.begun = time.monotonic()
+        try:
+            return self._conclude(await self._call())
+        except BaseException as error:
+            return self._failure(error)
+
+    def _call(self) -> Any:
+        argument = self._argument()
+        arguments = (argument, self._make_context()) if self.handler.wants_ctx else (argument,)
+        if self.handler.is_async:
+            return self.handler.fn(*arguments)
+        with self.user_code:
+            value = self.handler.fn(*arguments)
+            if inspect.isawaitable(value):  # a plain wrapper around an async function
+                return async_to_sync(_awaited)(value)
+            return value
+
+    def _run_atomic(self) -> Outcome:
+        using = conf.DATABASE
+        refresh_connections()
+        settlement: Settlement | None = None
+        fact: Completed | None = None
+        try:
+            with transaction.atomic(using=using):
+                fact = self._conclude(self._call())
+                boundary = self._checkpoint(self.ordinal, fact.output, fact.text)
+                _prepend(boundary, fact.notes)
+                settlement = Settlement(self.lease, boundary)
+                if not settle_now(DjangoPort(using), settlement):
+                    raise LeaseLost(self.path)
+        except (DatabaseError, InterfaceError) as error:
+            # The connection may have died in COMMIT: what became of it is asked, never guessed.
+            if settlement is None or fact is None or not is_connection_lost(error):
+                raise
+            if not self._was_applied(settlement):
+                raise
+        assert settlement is not None and fact is not None
+        self._announce(settlement)
+        fact.settled = True
+        fact.notes = None
+        return fact
+
+    def _was_applied(self, settlement: Settlement) -> bool:
+        pause = 0.2
+        while True:
+            try:
+                connections[conf.DATABASE].close()
+                port = DjangoPort()
+                rows = port.run_now(
+                    [
+                        (settle_sql.LOCK_RUNS, (plain([self.lease.run_id]),)),
+                        (settle_sql.APPLIED, (plain([settlement.id]), plain([self.lease.job_id]))),
+                    ]
+                )
+                return bool(rows[1])
+            except DatabaseError as error:
+                if not is_connection_lost(error):
+                    raise
+                time.sleep(pause)
+                pause = min(pause * 2, 5.0)
+
+    # --- into and out of user code --------------------------------------------------------------
+
+    def _argument(self) -> Any:
+        adapter = self.action.input_adapter
+        if adapter is None or self.compensating:
+            return copy_json(self._state)
+        try:
+            return validated(adapter, self._state)
+        except ValidationError as error:
+            raise Invalid(FailureCode.INPUT_INVALID, error) from error
+
+    def _make_context(self) -> Context:
+        return Context(
+            run_id=self.lease.run_id,
+            node_id=self.lease.node(self.ordinal),
+            path=self.path,
+            workflow=self.workflow,
+            attempt=self.number,
+            state=copy_json(self._state),
+            context=None if self._context is None else json.loads(self._context),
+            correlation_id=self._correlation_id,
+            compensating=self.compensating,
+            signal=self.signal,
+            report=self._report,
+            steps=self._make_steps,
+        )
+
+    def _make_steps(self) -> Steps:
+        if self.atomic:
+            raise RuntimeError(
+                f"{self.path}: ctx.step is refused in an atomic=True action, whose transaction is its checkpoint"
+            )
+        from workflow.steps import Steps  # the ledger is loaded by the handlers that use it
+
+        return Steps(self)
+
+    def _conclude(self, value: Any) -> Completed:
+        """A handler's result as a fact, normalised before anybody sees it."""
+        if self.compensating:
+            return Completed(self.ordinal, None, None, notes=self.take_notes())
+        output, text = encode_output(value, self.action.output_adapter, f"{self.path} output")
+        return Completed(self.ordinal, output, text, notes=self.take_notes())
+
+    def _failure(self, error: BaseException) -> Outcome:
+        notes = self.take_notes()
+        if isinstance(error, Suspend):
+            return Suspended(self.ordinal, error.delay, notes)
+        code = FailureCode.ACTION_FAILED
+        cause = error
+        if isinstance(error, Invalid):
+            code, cause = error.code, error.cause
+        elif isinstance(error, PayloadInvalid):
+            code = FailureCode.PAYLOAD_INVALID
+        final = isinstance(error, Fatal | StepKeyReused) or code in NEVER_RETRIED
+        delay = error.delay if isinstance(error, Retry) else None
+        described = describe(cause, code, self.path)
+        return self.failed(described, delay=delay, final=final, notes=notes)
+
+    def failed(
+        self,
+        error: dict[str, Any],
+        *,
+        delay: float | None = None,
+        final: bool = False,
+        notes: Notes | None = None,
+    ) -> Failed:
+        """The fact of a failed attempt; without a `delay` of its own the action's backoff says how long to wait."""
+        if delay is None and not final:
+            try:
+                delay = retry.delay(self.action.backoff, self.number, self.action.via)
+            except retry.BackoffInvalid as invalid:
+                logger.warning("%s: %s; waiting %.1f s", self.path, invalid, invalid.default_delay)
+                error = {**error, "message": f"{error['message']} [{invalid}]"}
+                delay = invalid.default_delay
+        return Failed(self.ordinal, error, min(delay or 0.0, retry.MAX_BACKOFF), final, notes)
+
+    # --- notes ----------------------------------------------------------------------------------
+
+    def _report(self, name: str, progress: float | None, data: dict[str, Any]) -> None:
+        if progress is None:
+            entry = HistoryEntry(name, self.path, compact(data))
+        else:
+            text = compact({"attempt": self.number, "progress": progress, **data})
+            entry = HistoryEntry(name, self.path, text)
+        with self._lock:
+            if self._notes is None:
+                self._notes = Notes()
+            if progress is not None:
+                # Coalesced: the latest value stands for all that were not written yet.
+                self._notes.entries = [
+                    known for known in self._notes.entries if known is not self._last_progress
+                ]
+                self._last_progress = entry
+                self._notes.progress = progress
+            self._notes.entries.append(entry)
+        self._reported(self)
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether anything was reported since it was last taken."""
+        return self._notes is not None
+
+    def take_notes(self) -> Notes | None:
+        """What has been reported since it was last taken, or None."""
+        with self._lock:
+            notes, self._notes, self._last_progress = self._notes, None, None
+        return notes
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def encode_output(value: Any, adapter: TypeAdapter[Any] | None, where: str) -> tuple[Any, str | None]:
+    """A result checked, normalised, and as JSON text; None is no output. Raises `Invalid` or `PayloadInvalid`."""
+    if adapter is not None:
+        try:
+            value = adapter.dump_python(adapter.validate_python(value), mode="python")
+        except ValidationError as error:
+            raise Invalid(FailureCode.OUTPUT_INVALID, error) from error
+    if value is None:
+        return None, None
+    return payload.encode(value, where, conf.MAX_PAYLOAD_BYTES)
+
+
+def validated(adapter: TypeAdapter[Any], state: Any) -> Any:
+    """The slice of the state that a schema describes. What only JSON mode accepts is tried as JSON."""
+    try:
+        return adapter.validate_python(state)
+    except ValidationError as error:
+        try:
+            return adapter.validate_json(compact(state))
+        except ValidationError:
+            raise error from None
+
+
+def copy_json(value: Any) -> Any:
+    """A deep copy of plain JSON: a handler may do with its state what it likes."""
+    if isinstance(value, dict):
+        return {
+            key: copy_json(item) if isinstance(item, dict | list) else item for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [copy_json(item) if isinstance(item, dict | list) else item for item in value]
+    return value
+
+
+def _prepend(boundary: Boundary, notes: Notes | None) -> None:
+    """Puts a handler's notes before the entry that completes it."""
+    if notes is None:
+        return
+    boundary.history[:0] = notes.entries
+    for change in boundary.changes:
+        if change.event is not None:
+            change.event += len(notes.entries)
+        change.progress = notes.progress
+
+
+def _in_transaction() -> frozenset[str]:
+    return frozenset(c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block)
+
+
+def _tidy_connections(before: frozenset[str]) -> None:
+    """What a handler leaves on this thread's connections must not reach the next one.
+
+    A transaction that it opened and did not close is abandoned with its connection; one that was
+    open before (a test's) is the caller's.
+    """
+    for connection in connections.all(initialized_only=True):
+        if connection.alias in before:
+            continue
+        if connection.in_atomic_block or (
+            connection.connection is not None and not connection.get_autocommit()
+        ):
+            if connection.connection is not None:
+                connection.connection.close()
+            del connections[connection.alias]
+    refresh_connections()

@@ -1,0 +1,218 @@
+"""One claimed unit from its first boundary to its last: settle, start, wait for facts, plan, settle.
+
+An execution is driven by its runtime. It holds no lock and no transaction while user code runs, and
+writes nothing but boundaries: one that is refused ends it, since its lease is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from asyncio import TimerHandle
+from collections.abc import Callable, Iterable
+
+from workflow import states
+from workflow.definitions import Action, Stage, Workflow
+from workflow.errors import FailureCode
+from workflow.executor.attempt import Attempt
+from workflow.executor.questions import Question
+from workflow.executor.runtime import Runtime
+from workflow.plan import (
+    Boundary,
+    Due,
+    Fact,
+    Failed,
+    Move,
+    Refused,
+    RunSnapshot,
+    Start,
+    Undo,
+    Unit,
+    fault,
+)
+from workflow.signals import LEASE_LOST, SHUTDOWN, TIMEOUT
+from workflow.store.claims import Claim, snapshots
+from workflow.store.settle import Lease, Rejected, Settlement
+
+logger = logging.getLogger("workflow")
+
+
+MAX_REFUSALS = 3
+"""How often in a row a unit's data may be refused before its job goes back to the queue."""
+
+
+def _nobody() -> None:
+    """Nobody waits."""
+
+
+class Execution:
+    """A unit at work. `inbox` holds facts that the plan has not seen yet."""
+
+    def __init__(
+        self, claim: Claim, workflow: Workflow, lease: Lease, run: RunSnapshot, runtime: Runtime
+    ) -> None:
+        self.claim = claim
+        self.lease = lease
+        self.workflow = workflow
+        self.inbox: list[Fact] = []
+        self.attempts: dict[int, Attempt] = {}
+        self.stopping = False
+        self.lost: str | None = None
+        self.timer: TimerHandle | None = None
+        self.wake: Callable[[], None] = _nobody
+        """Set by a runtime that waits for facts; called whenever there may be something to do."""
+        self._runtime = runtime
+        self._plan = self._make_plan(run)
+
+    def _make_plan(self, run: RunSnapshot) -> Unit | Undo:
+        if self.claim.kind == states.COMPENSATE:
+            return Undo(self.workflow.tree, run)
+        return Unit(self.workflow.tree, self.claim.ordinal, run)
+
+    # --- called by the runtime ------------------------------------------------------------------
+
+    def post(self, fact: Fact, attempt: Attempt | None = None) -> bool:
+        """Takes a fact; False when it comes from an attempt that counts no more."""
+        if attempt is not None and self.attempts.pop(attempt.ordinal, None) is not attempt:
+            return False
+        self.inbox.append(fact)
+        self.wake()
+        return True
+
+    def expire(self, attempt: Attempt, code: FailureCode, seconds: float) -> bool:
+        """Ends an attempt whose time is up. What it still returns is not taken."""
+        if self.attempts.get(attempt.ordinal) is not attempt:
+            return False
+        attempt.signal.abort(TIMEOUT)
+        error = fault(code, f"attempt {attempt.number} took longer than {seconds:g} s", attempt.path)
+        self.post(attempt.failed(error, notes=attempt.take_notes()), attempt)
+        return True
+
+    def expire_unit(self, seconds: float) -> None:
+        """Ends what is in hand: the unit has been at work for too long."""
+        for attempt in list(self.attempts.values()):
+            self.expire(attempt, FailureCode.UNIT_TIMEOUT, seconds)
+
+    def abandon(self, reason: str) -> None:
+        """The lease is gone: asks handlers to stop, and takes nothing from them any more."""
+        self.lost = self.lost or reason
+        for attempt in self.attempts.values():
+            attempt.signal.abort(reason)
+        self.attempts.clear()
+        self.wake()
+
+    def stop(self) -> None:
+        """Let handlers finish, start nothing new, and give the unit back."""
+        self.stopping = True
+        self.wake()
+
+    def interrupt(self) -> None:
+        """Give the unit back now: handlers are asked to stop and what they return is not taken."""
+        self.stopping = True
+        for attempt in self.attempts.values():
+            attempt.signal.abort(SHUTDOWN)
+        self.attempts.clear()
+        self.wake()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any handler of this unit is at work."""
+        return bool(self.attempts)
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Drives the unit until it lets go of its job, or has lost it."""
+        move = self._plan.begin()
+        facts: list[Fact] = []
+        refusals = 0
+        while True:
+            try:
+                settled = await self._settle(move.boundary)
+            except Rejected as rejected:
+                refusals += 1
+                if refusals > MAX_REFUSALS:
+                    raise
+                move, facts = await self._plan_anew(rejected, facts), []
+                continue
+            refusals = 0
+            if not settled or self.lost:
+                self.abandon(self.lost or LEASE_LOST)
+                return
+            if move.done:
+                return
+            self._launch(move)
+            if self.stopping and not self.attempts and not self.inbox:
+                await self._settle(self._plan.release().boundary)
+                return
+            facts = await self._runtime.facts(self)
+            if self.lost:
+                return
+            move = self._plan.advance(facts) if facts else Move()
+
+    async def _settle(self, boundary: Boundary) -> bool:
+        """False: refused, the lease is gone. Raises `Rejected` when the database would not take the data."""
+        if boundary.empty:
+            return True
+        return (await self._runtime.settle(Settlement(self.lease, boundary))).seq is not None
+
+    async def _plan_anew(self, rejected: Rejected, facts: Iterable[Fact]) -> Move:
+        """Reads the run again; what the database would not take becomes the error of its node.
+
+        A node that is no longer `running` was settled by somebody else (an atomic handler that
+        finished just as its time was up): the plan made anew goes on from there.
+        """
+        logger.error("run %s: the database refused a boundary: %s", self.lease.run_id, rejected)
+        run = (await snapshots(self._runtime.port, [(self.claim, self.workflow.tree)]))[0]
+        failed: list[Fact] = []
+        for fact in facts:
+            node = self.workflow.tree.nodes[fact.ordinal]
+            if run.nodes[fact.ordinal].status not in states.NODE_LIVE and not isinstance(self._plan, Undo):
+                continue
+            error = fault(
+                FailureCode.ACTION_FAILED, f"the database refused the outcome: {rejected}", node.path
+            )
+            if node.kind == states.ACTION:
+                failed.append(Failed(fact.ordinal, error, final=True))
+            else:
+                failed.append(Refused(fact.ordinal, error))
+        self._plan = self._make_plan(run)
+        self._plan.inflight = {*self.attempts, *(fact.ordinal for fact in failed)}
+        self.inbox[:0] = failed
+        return self._plan.begin()
+
+    # --- starting user code ---------------------------------------------------------------------
+
+    def _launch(self, move: Move) -> None:
+        if self.stopping:
+            return
+        for start in move.starts:
+            attempt = self._make_attempt(start)
+            self.attempts[start.ordinal] = attempt
+            self._runtime.start(self, attempt)
+        for ask in move.asks:
+            node = self.workflow.tree.nodes[ask.ordinal]
+            assert isinstance(node.definition, Action | Stage)
+            self._runtime.ask(self, Question(node.definition, node.path, ask))
+        for timer in move.timers:
+            self._runtime.after(self, timer.delay, Due(timer.ordinal))
+
+    def _make_attempt(self, start: Start) -> Attempt:
+        node = self.workflow.tree.nodes[start.ordinal]
+        assert isinstance(node.definition, Action)
+        run = self.claim.run
+        assert run is not None
+        return Attempt(
+            lease=self.lease,
+            ordinal=start.ordinal,
+            path=node.path,
+            action=node.definition,
+            number=start.attempt,
+            state=start.state,
+            workflow=run.workflow,
+            context=run.context,
+            correlation_id=run.correlation_id,
+            compensating=start.compensation,
+            checkpoint=self._plan.checkpoint,
+            reported=lambda attempt: self._runtime.reported(self, attempt),
+            announce=lambda settlement: self._runtime.announce([settlement]),
+        )

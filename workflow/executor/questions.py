@@ -1,0 +1,93 @@
+"""The user code that is asked before a node goes on: `when`, `precheck`, `correlate`, `pick`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from workflow import payload
+from workflow.conf import conf
+from workflow.definitions import Action, Stage
+from workflow.definitions.handlers import Handler
+from workflow.errors import FailureCode, PayloadInvalid
+from workflow.executor.attempt import copy_json
+from workflow.failures import describe
+from workflow.plan import Answered, Ask, Completed, Fact, Refused
+
+Call = Callable[[Handler, Any], Awaitable[Any]]
+"""Calls a handler with one argument, wherever the runtime runs such code."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickedEvent:
+    """What `pick(event)` gets."""
+
+    type: str
+    payload: Any
+    correlation: str | None
+    id: UUID
+    at: datetime
+
+
+class Question:
+    """Everything that is to be asked about one node before its next transition."""
+
+    def __init__(self, definition: Action | Stage, path: str, ask: Ask) -> None:
+        self.ordinal = ask.ordinal
+        self.path = path
+        self._definition = definition
+        self._ask = ask
+
+    async def answer(self, call: Call) -> Fact:
+        """Asks; whatever user code raises fails the node and nobody else."""
+        if self._ask.event is not None:
+            return await self._pick(call, self._ask.event)
+        code = FailureCode.ACTION_FAILED
+        try:
+            when = self._definition.when_handler
+            if when is not None and not await call(when, copy_json(self._ask.state)):
+                return Answered(self.ordinal, go=False)
+            precheck = self._definition.precheck_handler
+            if precheck is not None:
+                code = FailureCode.PRECHECK_FAILED
+                await call(precheck, copy_json(self._ask.state))
+                code = FailureCode.ACTION_FAILED
+            return Answered(self.ordinal, go=True, correlation=await self._correlation(call))
+        except BaseException as error:
+            return Refused(self.ordinal, describe(error, code, self.path))
+
+    async def _correlation(self, call: Call) -> str | None:
+        wait = self._definition.wait_for if isinstance(self._definition, Stage) else None
+        if wait is None or wait.correlate_handler is None:
+            return None
+        value = await call(wait.correlate_handler, copy_json(self._ask.state))
+        if not isinstance(value, str) or not value or "\x00" in value:
+            raise TypeError(f"correlate returned {value!r}; it must return a string that is not empty")
+        return value
+
+    async def _pick(self, call: Call, event: dict[str, Any]) -> Fact:
+        assert isinstance(self._definition, Stage) and self._definition.wait_for is not None
+        handler = self._definition.wait_for.pick_handler
+        assert handler is not None
+        picked = PickedEvent(
+            event["type"],
+            copy_json(event["payload"]),
+            event["correlation"],
+            UUID(event["id"]),
+            datetime.fromisoformat(event["at"]),
+        )
+        code = FailureCode.ACTION_FAILED
+        try:
+            value = await call(handler, picked)
+            if value is None:
+                return Completed(self.ordinal, None, None)
+            return Completed(
+                self.ordinal, *payload.encode(value, f"{self.path} pick", conf.MAX_PAYLOAD_BYTES)
+            )
+        except BaseException as error:
+            if isinstance(error, PayloadInvalid):
+                code = FailureCode.PAYLOAD_INVALID
+            return Refused(self.ordinal, describe(error, code, self.path))

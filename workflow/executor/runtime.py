@@ -1,0 +1,56 @@
+"""What an execution needs of the process it runs in: a worker's event loop, or a test's single thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from workflow.plan import Fact
+from workflow.store.ports import Port
+from workflow.store.settle import HistoryRow, Settlement
+
+if TYPE_CHECKING:
+    from workflow.executor.attempt import Attempt
+    from workflow.executor.execution import Execution
+    from workflow.executor.questions import Question
+
+
+class Runtime(Protocol):
+    """`start` and `ask` run user code and post its fact to the execution; none of these four waits for it."""
+
+    @property
+    def port(self) -> Port:
+        """Where reads and statements outside of boundaries go."""
+        ...
+
+    async def settle(self, settlement: Settlement) -> Settlement:
+        """Settles a boundary; `seq` is None when it was refused. Raises `Rejected`."""
+        ...
+
+    def start(self, execution: Execution, attempt: Attempt) -> None:
+        """Runs an attempt within its timeout."""
+        ...
+
+    def ask(self, execution: Execution, question: Question) -> None:
+        """Asks gates or a pick."""
+        ...
+
+    def after(self, execution: Execution, seconds: float, fact: Fact) -> None:
+        """Posts a fact later."""
+        ...
+
+    def reported(self, execution: Execution, attempt: Attempt) -> None:
+        """An attempt has notes to be written; called from any thread."""
+        ...
+
+    async def facts(self, execution: Execution) -> list[Fact]:
+        """What has been posted; waits until there is something, or the execution is to stop."""
+        ...
+
+    def announce(self, settlements: Sequence[Settlement]) -> None:
+        """Pushes history that was settled elsewhere than in `settle`."""
+        ...
+
+    def announce_rows(self, rows: Sequence[HistoryRow]) -> None:
+        """Pushes history that was appended outside of boundaries."""
+        ...

@@ -1,0 +1,70 @@
+"""The abort signal that a handler sees as `ctx.signal`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from workflow.errors import Aborted
+
+logger = logging.getLogger("workflow")
+
+TIMEOUT = "timeout"
+CANCELLED = "cancelled"
+LEASE_LOST = "lease-lost"
+SHUTDOWN = "shutdown"
+
+
+class Signal:
+    """Set once, from any thread, when the attempt should stop; whatever it still returns is discarded.
+
+    `reason` is one of `timeout`, `cancelled`, `lease-lost` and `shutdown`, or None while nothing is asked.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], object]] = []
+        self.reason: str | None = None
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the handler has been asked to stop."""
+        return self.reason is not None
+
+    def raise_if_aborted(self) -> None:
+        """Raises `Aborted` (its `.reason` says why) once the handler has been asked to stop."""
+        if self.reason is not None:
+            raise Aborted(self.reason)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Sleeps at most so many seconds, less when asked to stop: then returns True. Blocks its thread."""
+        return self._event.wait(seconds)
+
+    def add_callback(self, fn: Callable[[], object]) -> None:
+        """Calls `fn()` when asked to stop, at once if that was before. Its exceptions are logged."""
+        with self._lock:
+            if self.reason is None:
+                self._callbacks.append(fn)
+                return
+        _call(fn)
+
+    def abort(self, reason: str) -> bool:
+        """The engine's: asks the handler to stop. False when that was done before."""
+        with self._lock:
+            if self.reason is not None:
+                return False
+            self.reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        self._event.set()
+        for fn in callbacks:
+            _call(fn)
+        return True
+
+
+def _call(fn: Callable[[], object]) -> None:
+    try:
+        fn()
+    except Exception:
+        logger.exception("a callback of ctx.signal failed")

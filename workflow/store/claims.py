@@ -1,0 +1,153 @@
+"""Claiming due jobs, keeping their leases, giving them back, and reading what a claimed unit needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from workflow import ids, states
+from workflow.definitions import Tree
+from workflow.plan import NodeSnapshot, RunSnapshot
+from workflow.plan.snapshot import needed
+from workflow.sql import claim as sql
+from workflow.sql.arrays import plain, texts
+from workflow.store.ports import Port, Statement
+from workflow.store.settle import Lease
+
+
+@dataclass(slots=True)
+class ClaimedRun:
+    """The run's row as the claim saw it; JSON columns as text."""
+
+    id: str
+    workflow: str
+    version: int
+    fingerprint: str
+    status: str
+    input: str | None
+    state: str
+    context: str | None
+    correlation_id: str | None
+    error: str | None
+
+
+@dataclass(slots=True)
+class Claim:
+    """A claimed job and its run; `run` is None for a delivery, and for a run that cannot be seen."""
+
+    job_id: str
+    kind: str
+    run_id: str | None
+    node_id: str
+    token: str
+    attempt: int
+    last_error: str
+    run: ClaimedRun | None = None
+
+    @property
+    def lease(self) -> Lease:
+        assert self.run_id is not None
+        return Lease(self.run_id, self.job_id, self.token)
+
+    @property
+    def ordinal(self) -> int:
+        return UUID(self.node_id).int & ids.MAX_ORDINAL
+
+
+async def claim(
+    port: Port, worker_id: str, limit: int, queues: Sequence[str] | None, run_id: str | None = None
+) -> tuple[list[Claim], float | None]:
+    """Takes up to `limit` due jobs, with `run_id` only of that run. Also tells in how many seconds the next one comes due, None for never."""
+    names = None if queues is None else texts(queues)
+    which: Statement = (sql.CLAIM, (limit, names, names, limit, worker_id))
+    if run_id is not None:
+        which = (sql.CLAIM_OF_RUN, (run_id, limit, names, names, limit, worker_id))
+    rows, runs, due = await port.run(
+        [
+            which,
+            (sql.CLAIMED_RUNS, (worker_id,)),
+            (sql.NEXT_DUE, (names, names)),
+        ]
+    )
+    by_id = {row[0]: ClaimedRun(*row) for row in runs}
+    claimed = [Claim(*row[:7]) for row in rows]
+    for each in claimed:
+        each.run = by_id.get(each.run_id or "")
+    return claimed, due[0][0]
+
+
+_UNTOUCHED = NodeSnapshot()
+
+
+async def snapshots(port: Port, claims: Iterable[tuple[Claim, Tree]]) -> list[RunSnapshot]:
+    """What each unit needs to know of its run. A run that nobody began yet is read from its definition alone."""
+    claims = list(claims)
+    low: list[str] = []
+    high: list[str] = []
+    for claimed, tree in claims:
+        run = claimed.run
+        assert run is not None
+        if run.status == states.PENDING:
+            continue
+        if run.fingerprint != tree.fingerprint:
+            ranges = [(1, ids.MAX_ORDINAL)]
+        else:
+            ranges = needed(tree, claimed.ordinal if claimed.kind == states.UNIT else 0)
+        low.extend(ids.node_id_text(run.id, first) for first, _ in ranges)
+        high.extend(ids.node_id_text(run.id, last) for _, last in ranges)
+    rows = (await port.run([(sql.LOAD_NODES, (plain(low), plain(high)))]))[0] if low else []
+    by_run: dict[str, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        by_run.setdefault(row[0], []).append(row)
+    return [_snapshot(claimed, tree, by_run.get(claimed.run_id or "", [])) for claimed, tree in claims]
+
+
+def _snapshot(claimed: Claim, tree: Tree, rows: list[tuple[Any, ...]]) -> RunSnapshot:
+    run = claimed.run
+    assert run is not None
+    nodes = [_UNTOUCHED] * len(tree.nodes)
+    for _, _, path, status, attempt, compensate_attempt, due_in, output, error, seq, outcome in rows:
+        node = tree.by_path.get(path)
+        if node is not None:
+            nodes[node.ordinal] = NodeSnapshot(
+                status,
+                attempt,
+                compensate_attempt,
+                due_in,
+                None if output is None else json.loads(output),
+                None if error is None else json.loads(error),
+                seq,
+                None if outcome is None else json.loads(outcome),
+            )
+    return RunSnapshot(
+        status=run.status,
+        input=None if run.input is None else json.loads(run.input),
+        state=json.loads(run.state),
+        nodes=nodes,
+        error=None if run.error is None else json.loads(run.error),
+        last_error=claimed.last_error,
+    )
+
+
+async def release(
+    port: Port, claims: Iterable[Claim], *, delay: float, refund: bool, reason: str | None = None
+) -> None:
+    """Gives claimed jobs back unbegun, due after `delay` seconds; `refund` gives their attempt back too."""
+    claims = list(claims)
+    parameters = (
+        plain([c.job_id for c in claims]),
+        plain([c.token for c in claims]),
+        plain([delay for _ in claims]),
+        plain([int(refund) for _ in claims]),
+        texts([reason for _ in claims]),
+    )
+    await port.run([(sql.RELEASE, parameters)])
+
+
+async def drop(port: Port, claims: Iterable[Claim]) -> None:
+    """Deletes claimed jobs that need no boundary."""
+    claims = list(claims)
+    await port.run([(sql.DROP, (plain([c.job_id for c in claims]), plain([c.token for c in claims])))])

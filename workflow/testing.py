@@ -1,0 +1,170 @@
+"""For users' tests: run what is due in this thread, let time pass, or wait for a worker elsewhere.
+
+    class OrderTests(TestCase):
+        def test_an_order_is_charged(self):
+            handle = workflows.dispatch("order-fulfillment", {"order_id": "o-1"})
+            drain(handle.run_id)
+            self.assertEqual(handle.status().run.status, "completed")
+
+Everything runs on Django's own connection of this thread, so it works inside `TestCase`'s
+transaction as well as in a `TransactionTestCase`, and needs no plugin and no worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import async_to_sync
+from django.db import connections, transaction
+
+from workflow import ids
+from workflow.conf import conf
+from workflow.definitions.handlers import Handler
+from workflow.errors import FailureCode
+from workflow.executor import Attempt, Execution, Question, execute
+from workflow.manager import workflows
+from workflow.plan import Fact
+from workflow.progress import announce as announce_history
+from workflow.results import RunStatus
+from workflow.sql import testing as sql
+from workflow.store import claims as claims_store
+from workflow.store.drive import drive
+from workflow.store.events import expire_waits
+from workflow.store.ports import DjangoPort
+from workflow.store.settle import HistoryRow, Settlement, history_rows, settle_now
+from workflow.sweeps import reap_leases
+
+logger = logging.getLogger("workflow")
+
+__all__ = ["advance", "drain", "settle"]
+
+
+def drain(run_id: UUID | str | None = None, timeout: float = 10) -> None:
+    """Runs all that is due, here and now, until nothing is.
+
+    Retries, sleeps and waits that come due later stay; `advance` brings them nearer. With `run_id`
+    only that run's jobs are run, and the deliveries of events. `timeout` in seconds: `TimeoutError`
+    when that much time has passed and still something is due.
+    """
+    runtime = _InlineRuntime()
+    deadline = time.monotonic() + timeout
+    only = None if run_id is None else str(run_id)
+    while True:
+        drive(expire_waits(runtime.port))
+        drive(reap_leases(runtime.port))
+        claimed, _ = drive(claims_store.claim(runtime.port, runtime.id, 1, None, only))
+        if not claimed:
+            return
+        executions: list[Execution] = []
+        drive(execute(claimed, runtime, executions.append))
+        for execution in executions:
+            runtime.deadline = deadline
+            drive(execution.run())
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"something was still due after {timeout:g} s")
+
+
+def advance(seconds: float) -> None:
+    """As if so many seconds had passed: backoffs, sleeps, polls, deadlines of waits, and leases.
+
+    Moves the times that decisions are made of back by that much, in the caller's transaction if
+    there is one. Nothing is run: call `drain` afterwards.
+    """
+    if seconds < 0:
+        raise ValueError("time does not go backwards")
+    with transaction.atomic(using=conf.DATABASE), connections[conf.DATABASE].cursor() as cursor:
+        for statement in sql.ADVANCE:
+            cursor.execute(statement, {"seconds": float(seconds)})
+
+
+def settle(run_id: UUID | str, timeout: float = 10) -> RunStatus:
+    """Waits until a worker elsewhere has brought the run to its end; its final status, or `TimeoutError`."""
+    deadline = time.monotonic() + timeout
+    pause = 0.01
+    while True:
+        status = workflows.status(run_id)
+        if status.run.finished_at is not None:
+            return status
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"run {run_id} is still {status.run.status} after {timeout:g} s")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.2)
+
+
+class _InlineRuntime:
+    """Implements `workflow.executor.Runtime` in one thread: what is started runs when its fact is asked for."""
+
+    def __init__(self) -> None:
+        self.id = str(ids.new_id())
+        self.port = DjangoPort()
+        self.deadline = float("inf")
+        self._started: list[Attempt | Question] = []
+
+    async def settle(self, settlement: Settlement) -> Settlement:
+        settle_now(self.port, settlement)
+        self.announce([settlement])
+        return settlement
+
+    def start(self, execution: Execution, attempt: Attempt) -> None:
+        self._started.append(attempt)
+
+    def ask(self, execution: Execution, question: Question) -> None:
+        self._started.append(question)
+
+    def after(self, execution: Execution, seconds: float, fact: Fact) -> None:
+        """A retry that comes due while its mates are at work: here they are never at work meanwhile."""
+
+    def reported(self, execution: Execution, attempt: Attempt) -> None:
+        """Notes are written with the outcome."""
+
+    async def facts(self, execution: Execution) -> list[Fact]:
+        while not execution.inbox:
+            started = self._started.pop(0)
+            if isinstance(started, Attempt):
+                with _Watch(execution, started):
+                    fact = async_to_sync(started.arun)() if started.handler.is_async else started.run()
+                execution.post(fact, started)
+            else:
+                execution.post(await started.answer(_call))
+        facts, execution.inbox = execution.inbox, []
+        return facts
+
+    def announce(self, settlements: Sequence[Settlement]) -> None:
+        self.announce_rows([row for settlement in settlements for row in history_rows(settlement)])
+
+    def announce_rows(self, rows: Sequence[HistoryRow]) -> None:
+        announce_history(rows, self.port.using)
+
+
+async def _call(handler: Handler, argument: Any) -> Any:
+    return async_to_sync(handler.fn)(argument) if handler.is_async else handler.fn(argument)
+
+
+class _Watch:
+    """Holds an attempt to its timeout: its handler is interrupted in this very thread."""
+
+    def __init__(self, execution: Execution, attempt: Attempt) -> None:
+        self._timer: threading.Timer | None = None
+        timeout = attempt.action.timeout
+
+        def fire() -> None:
+            assert timeout is not None
+            execution.expire(attempt, FailureCode.ACTION_TIMEOUT, timeout)
+            attempt.user_code.interrupt()
+
+        if timeout is not None:
+            self._timer = threading.Timer(min(timeout, threading.TIMEOUT_MAX), fire)
+            self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        if self._timer is not None:
+            self._timer.start()
+
+    def __exit__(self, *error: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,80 @@
+"""LISTEN/NOTIFY on a connection of its own.
+
+A pooler in transaction mode takes LISTEN and delivers nothing. It is recognised by the server's
+process id, which is not the one that the connection was given; then one line in the log says so,
+and the worker polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from django.utils.module_loading import import_string
+
+from workflow.conf import conf
+
+logger = logging.getLogger("workflow")
+
+JOBS = "workflow_job"
+SIGNALS = "workflow_signal"
+_PROBE_EVERY = 30.0
+
+
+class Doorbell:
+    """Calls `on_job()` when a job was added, and `on_signal(run_id)` when a run's units should look again."""
+
+    def __init__(
+        self,
+        parameters: Callable[[], dict[str, Any]],
+        on_job: Callable[[], None],
+        on_signal: Callable[[str], None],
+    ) -> None:
+        self._parameters = parameters
+        self._on_job = on_job
+        self._on_signal = on_signal
+
+    async def listen(self) -> None:
+        """Listens until cancelled; connects again, with a growing pause, whenever the connection is lost."""
+        pause = 0.5
+        while True:
+            try:
+                connection = await psycopg.AsyncConnection.connect(
+                    **{"application_name": "workflow listener", **self._parameters()}, autocommit=True
+                )
+                async with connection:
+                    cursor = await connection.execute("SELECT pg_backend_pid()")
+                    row = await cursor.fetchone()
+                    if row is None or row[0] != connection.info.backend_pid:
+                        logger.warning(
+                            "a pooler stands before PostgreSQL: no notifications, polling every %g s",
+                            conf.POLL_INTERVAL,
+                        )
+                        return
+                    await connection.execute(f"LISTEN {JOBS}")
+                    await connection.execute(f"LISTEN {SIGNALS}")
+                    self._on_job()  # whatever was added before we listened
+                    pause = 0.5
+                    await self._hear(connection)
+            except (psycopg.Error, OSError) as error:
+                logger.warning("not listening, trying again in %.1f s: %s", pause, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 30.0)
+
+    async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        while True:
+            async for notification in connection.notifies(timeout=_PROBE_EVERY):
+                if notification.channel == JOBS:
+                    self._on_job()
+                else:
+                    self._on_signal(notification.payload)
+            await connection.execute("SELECT 1")  # a peer that vanished without a word is noticed here
+
+
+def doorbell_class() -> type[Doorbell]:
+    """The `Doorbell` of the configured transport."""
+    found: type[Doorbell] = import_string(f"{conf.TRANSPORT}.Doorbell")
+    return found

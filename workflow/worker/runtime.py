@@ -1,0 +1,213 @@
+"""The worker's side of an execution: attempts on the loop or in threads, timeouts, notes, facts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asgiref.sync import async_to_sync  # noqa: F401  (imported early: it must not be first imported in a thread)
+
+from workflow import states
+from workflow.definitions.handlers import Handler
+from workflow.errors import FailureCode
+from workflow.executor import Attempt, Execution, Question
+from workflow.plan import Boundary, Change, Fact
+from workflow.store.ports import Port, refresh_connections
+from workflow.store.settle import Committer, HistoryRow, Rejected, Settlement
+from workflow.worker.pusher import Pusher
+from workflow.worker.threads import ThreadPool, Work
+
+logger = logging.getLogger("workflow")
+
+NOTE_INTERVAL = 0.5
+"""Seconds between two writings of one attempt's progress and log."""
+ZOMBIE_GRACE = 1.0
+"""Seconds that a handler gets to end after it was interrupted, before its thread is replaced."""
+
+
+@dataclass(slots=True)
+class _Running:
+    execution: Execution
+    attempt: Attempt
+    work: Work | None
+    told_at: float = 0.0
+    """When it was asked to stop, on the loop's clock."""
+
+
+class WorkerRuntime:
+    """Implements `workflow.executor.Runtime` on an event loop with a pool of threads."""
+
+    def __init__(self, port: Port, committer: Committer, pool: ThreadPool, pusher: Pusher) -> None:
+        self.port = port
+        self._committer = committer
+        self._pool = pool
+        self._pusher = pusher
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[int, _Running] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._noting: dict[int, float] = {}
+
+    # --- the protocol ---------------------------------------------------------------------------
+
+    async def settle(self, settlement: Settlement) -> Settlement:
+        return await self._committer.settle(settlement)
+
+    def start(self, execution: Execution, attempt: Attempt) -> None:
+        key = id(attempt)
+        if attempt.handler.is_async:
+            task = self._loop.create_task(attempt.arun())
+            attempt.signal.add_callback(task.cancel)
+            self._running[key] = _Running(execution, attempt, None)
+            task.add_done_callback(lambda done: self._ended(key, _fact_of(done)))
+        else:
+            work = attempt.run
+            self._running[key] = _Running(execution, attempt, work)
+            self._pool.submit(work, lambda fact: self._ended(key, fact))
+
+    def ask(self, execution: Execution, question: Question) -> None:
+        self._spawn(self._answer(execution, question))
+
+    def after(self, execution: Execution, seconds: float, fact: Fact) -> None:
+        self._loop.call_later(seconds, execution.post, fact)
+
+    def reported(self, execution: Execution, attempt: Attempt) -> None:
+        key = id(attempt)
+        if key not in self._noting:
+            self._noting[key] = 0.0
+            self._loop.call_soon_threadsafe(self._plan_note, key)
+
+    async def facts(self, execution: Execution) -> list[Fact]:
+        while (
+            not execution.inbox
+            and execution.lost is None
+            and not (execution.stopping and not execution.attempts)
+        ):
+            waiter = self._loop.create_future()
+            execution.wake = lambda: None if waiter.done() else waiter.set_result(None)
+            await waiter
+        facts, execution.inbox = execution.inbox, []
+        return facts
+
+    def announce(self, settlements: Sequence[Settlement]) -> None:
+        self._pusher.announce(settlements)
+
+    def announce_rows(self, rows: Sequence[HistoryRow]) -> None:
+        self._pusher.announce_rows(rows)
+
+    # --- what the worker calls ------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Ends attempts whose time is up, and gives up threads that do not come back. Called a few times a second."""
+        now = time.monotonic()
+        for key, running in list(self._running.items()):
+            attempt = running.attempt
+            timeout = attempt.action.timeout
+            if attempt.signal.aborted:
+                self._press(key, running, now)
+            elif timeout is not None and attempt.begun is not None and now - attempt.begun > timeout:
+                running.execution.expire(attempt, FailureCode.ACTION_TIMEOUT, timeout)
+                running.told_at = now
+                if running.work is not None:
+                    attempt.user_code.interrupt()
+
+    def _press(self, key: int, running: _Running, now: float) -> None:
+        if not running.told_at:
+            running.told_at = now
+        elif (
+            now - running.told_at > ZOMBIE_GRACE
+            and running.work is not None
+            and self._pool.abandon(running.work)
+        ):
+            del self._running[key]
+            logger.warning(
+                "%s does not stop: its thread is given up and replaced (%d such threads)",
+                running.attempt.path,
+                self._pool.abandoned,
+            )
+
+    @property
+    def handlers(self) -> int:
+        """How many handlers are at work."""
+        return len(self._running)
+
+    async def close(self) -> None:
+        """Cancels what still runs on the loop."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _ended(self, key: int, fact: Fact) -> None:
+        running = self._running.pop(key, None)
+        if running is not None:
+            running.execution.post(fact, running.attempt)
+
+    async def _answer(self, execution: Execution, question: Question) -> None:
+        execution.post(await question.answer(self._call))
+
+    async def _call(self, handler: Handler, argument: Any) -> Any:
+        if handler.is_async:
+            return await handler.fn(argument)
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def work() -> tuple[Any, BaseException | None]:
+            refresh_connections()
+            try:
+                return handler.fn(argument), None
+            except BaseException as error:
+                return None, error
+            finally:
+                refresh_connections()
+
+        def done(result: tuple[Any, BaseException | None]) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self._pool.submit(work, done)
+        value, error = await future
+        if error is not None:
+            raise error
+        return value
+
+    def _plan_note(self, key: int) -> None:
+        running = self._running.get(key)
+        if running is None:
+            self._noting.pop(key, None)
+            return
+        wait = max(0.0, self._noting.get(key, 0.0) + NOTE_INTERVAL - self._loop.time())
+        self._loop.call_later(wait, lambda: self._spawn(self._note(key)))
+
+    async def _note(self, key: int) -> None:
+        """Writes what an attempt has reported, in a boundary of its own."""
+        running = self._running.get(key)
+        notes = running.attempt.take_notes() if running is not None else None
+        if running is None or notes is None:
+            self._noting.pop(key, None)
+            return
+        attempt = running.attempt
+        boundary = Boundary(compensating=attempt.compensating, history=notes.entries)
+        if notes.progress is not None and not attempt.compensating:
+            boundary.changes = [
+                Change(attempt.ordinal, states.RUNNING, states.RUNNING, progress=notes.progress)
+            ]
+        try:
+            await self._committer.settle(Settlement(attempt.lease, boundary))
+        except Rejected as rejected:
+            logger.debug("notes of %s came too late: %s", attempt.path, rejected)
+        self._noting.pop(key, None)
+        if attempt.has_notes:
+            self.reported(running.execution, attempt)
+
+
+def _fact_of(task: asyncio.Task[Fact]) -> Fact:
+    return task.result()
