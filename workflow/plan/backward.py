@@ -10,6 +10,7 @@ from typing import Any
 
 from workflow import states
 from workflow.definitions import Action, Tree
+from workflow.errors import FailureCode
 from workflow.plan.boundary import (
     DELETE,
     RELEASE,
@@ -39,7 +40,7 @@ class Undo:
         self._failures = [
             tree.nodes[ordinal].path
             for ordinal, node in enumerate(run.nodes)
-            if node.error is not None and node.error.get("code") == states.COMPENSATION_FAILED
+            if node.error is not None and node.error.get("code") == FailureCode.COMPENSATION_FAILED
         ]
         self._left = self._order()
         self._move = Move()
@@ -50,9 +51,11 @@ class Undo:
         if self._left:
             ordinal = self._left[0]
             if self._attempt[ordinal] >= self._limit(ordinal):
-                reason = self.run.last_error or states.LEASE_HEARTBEAT_LOST
+                reason = self.run.last_error or FailureCode.LEASE_HEARTBEAT_LOST
                 message = f"attempt {self._attempt[ordinal]} was lost with its worker ({reason})"
-                self._failed(ordinal, fault(states.COMPENSATION_FAILED, message, self.tree.nodes[ordinal].path))
+                self._failed(
+                    ordinal, fault(FailureCode.COMPENSATION_FAILED, message, self.tree.nodes[ordinal].path)
+                )
         return self._next()
 
     def advance(self, facts: list[Fact]) -> Move:
@@ -60,6 +63,8 @@ class Undo:
         self._move = Move(boundary=Boundary(compensating=True))
         for fact in facts:
             self.inflight.discard(fact.ordinal)
+            if isinstance(fact, Completed | Failed | Suspended) and fact.notes is not None:
+                self._move.boundary.history.extend(fact.notes.entries)
             if isinstance(fact, Completed):
                 self._undone(fact.ordinal, fact.settled)
             elif isinstance(fact, Suspended):
@@ -67,7 +72,7 @@ class Undo:
             elif isinstance(fact, Failed):
                 if not fact.final and self._attempt[fact.ordinal] < self._limit(fact.ordinal):
                     return self._retry(fact)
-                self._failed(fact.ordinal, {**fact.error, "code": states.COMPENSATION_FAILED})
+                self._failed(fact.ordinal, {**fact.error, "code": FailureCode.COMPENSATION_FAILED})
         return self._next()
 
     def release(self) -> Move:
@@ -95,7 +100,7 @@ class Undo:
             if ordinal
             and node.status == states.COMPLETED
             and self.tree.nodes[ordinal].kind == states.ACTION
-            and self._action(ordinal).compensate is not None
+            and self._action(ordinal).compensate_handler is not None
             and self.tree.nodes[ordinal].path not in self._failures
         ]
         return [ordinal for _, ordinal in sorted(undoable, reverse=True)]
@@ -132,7 +137,9 @@ class Undo:
             "delay": fact.delay,
             "compensation": True,
         }
-        self._move.boundary.history.append(HistoryEntry(states.EVENT_ACTION_RETRYING, path, compact(data), fact.delay))
+        self._move.boundary.history.append(
+            HistoryEntry(states.EVENT_ACTION_RETRYING, path, compact(data), fact.delay)
+        )
         if fact.delay <= 0:
             return self._next()
         self._move.boundary.last_error = f"{fact.error.get('code')}: {fact.error.get('message')}"[:1000]
@@ -150,7 +157,9 @@ class Undo:
             self._attempt[ordinal] += 1
             self._change(ordinal, compensate_attempt=self._attempt[ordinal])
             self.inflight.add(ordinal)
-            self._move.starts.append(Start(ordinal, self._attempt[ordinal], self.run.state, compensation=True))
+            self._move.starts.append(
+                Start(ordinal, self._attempt[ordinal], self.run.state, compensation=True)
+            )
             return self._move
         boundary = self._move.boundary
         boundary.run_target = states.COMPENSATED

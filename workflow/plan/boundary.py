@@ -31,6 +31,7 @@ class Change:
     """JSON text; the empty string clears the column."""
     due: float | None = None
     """Seconds from now at which the node may go on."""
+    progress: float | None = None
     event: int | None = None
     """Position (1-based) of its completing entry among the boundary's events."""
     wait: Park | None = None
@@ -38,11 +39,11 @@ class Change:
 
 @dataclass(slots=True)
 class Park:
-    """What a parked wait stage waits for. `timeout` in seconds."""
+    """What a parked wait stage waits for. `timeout` in seconds, None for no limit."""
 
     event: str
     correlation: str | None
-    timeout: float
+    timeout: float | None
 
 
 @dataclass(slots=True)
@@ -141,6 +142,14 @@ class Move:
     done: bool = False
 
 
+@dataclass(slots=True)
+class Notes:
+    """What a handler has reported and nobody has written yet: its latest progress, and history entries."""
+
+    progress: float | None = None
+    entries: list[HistoryEntry] = field(default_factory=list)
+
+
 # --- what just happened -------------------------------------------------------------------------
 
 
@@ -152,6 +161,7 @@ class Completed:
     output: Any
     text: str | None
     settled: bool = False
+    notes: Notes | None = None
 
 
 @dataclass(slots=True)
@@ -162,6 +172,7 @@ class Failed:
     error: dict[str, Any]
     delay: float = 0.0
     final: bool = False
+    notes: Notes | None = None
 
 
 @dataclass(slots=True)
@@ -170,6 +181,7 @@ class Suspended:
 
     ordinal: int
     delay: float
+    notes: Notes | None = None
 
 
 @dataclass(slots=True)

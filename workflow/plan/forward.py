@@ -16,6 +16,7 @@ from typing import Any
 
 from workflow import states
 from workflow.definitions import Action, Stage, Tree, Workflow
+from workflow.errors import FailureCode
 from workflow.plan.boundary import (
     AWAIT,
     DELETE,
@@ -31,6 +32,7 @@ from workflow.plan.boundary import (
     HistoryEntry,
     Move,
     NewJob,
+    Notes,
     Park,
     Refused,
     Start,
@@ -128,7 +130,9 @@ class Unit:
         """
         node = self.tree.nodes[ordinal]
         patch = nest(node.key, output)
-        entry = HistoryEntry(states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{self.attempt[ordinal]}}}')
+        entry = HistoryEntry(
+            states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{self.attempt[ordinal]}}}'
+        )
         return Boundary(
             patch=None if patch is None else text if patch is output else compact(patch),
             history=[entry],
@@ -142,10 +146,13 @@ class Unit:
         self.inflight.discard(ordinal)
         match fact:
             case Completed():
+                self._note(ordinal, fact.notes)
                 self._complete(ordinal, fact.output, fact.text, fact.settled)
             case Failed():
+                self._note(ordinal, fact.notes)
                 self._attempt_failed(ordinal, fact.error, fact.delay, fact.final)
             case Suspended():
+                self._note(ordinal, fact.notes)
                 self._change(ordinal, WAITING, due=fact.delay)
                 self._later[ordinal] = fact.delay
             case Answered(go=True):
@@ -158,6 +165,12 @@ class Unit:
                 self._timed.discard(ordinal)
                 if self._later.pop(ordinal, None) is not None:
                     self._enter(ordinal)
+
+    def _note(self, ordinal: int, notes: Notes | None) -> None:
+        if notes is not None:
+            self._move.boundary.history.extend(notes.entries)
+            if notes.progress is not None:
+                self._change(ordinal, self.status[ordinal], progress=notes.progress)
 
     def _complete(self, ordinal: int, output: Any, text: str | None, settled: bool = False) -> None:
         node = self.tree.nodes[ordinal]
@@ -187,7 +200,9 @@ class Unit:
             self._fail(ordinal, error)
             return
         data = {"attempt": attempt, "error": error, "delay": delay}
-        self._move.boundary.history.append(HistoryEntry(states.EVENT_ACTION_RETRYING, node.path, compact(data), delay))
+        self._move.boundary.history.append(
+            HistoryEntry(states.EVENT_ACTION_RETRYING, node.path, compact(data), delay)
+        )
         if delay <= 0:
             self._start_attempt(ordinal, error=compact(error))
             return
@@ -221,7 +236,8 @@ class Unit:
             else:
                 self._start(ordinal, None)
         elif status == RUNNING and node.kind == ACTION:
-            self._lost(ordinal)
+            if ordinal not in self.inflight:  # a plan that is made anew adopts what is still at work
+                self._lost(ordinal)
         elif status == RUNNING:
             self._open_container(ordinal)
         elif node.kind == ACTION:
@@ -246,7 +262,7 @@ class Unit:
                 value = self.states.of(ordinal).get(wait.correlate)
                 if value is None or isinstance(value, dict | list):
                     message = f'correlate="{wait.correlate}": the state has no such scalar value'
-                    self._fail(ordinal, fault(states.ACTION_FAILED, message, node.path))
+                    self._fail(ordinal, fault(FailureCode.ACTION_FAILED, message, node.path))
                     return
                 correlation = value if isinstance(value, str) else compact(value)
             self._change(ordinal, WAITING, wait=Park(wait.event, correlation, wait.timeout))
@@ -269,10 +285,10 @@ class Unit:
         """An attempt that is `running` at the claim died with its worker; the reason is on the job."""
         node = self.tree.nodes[ordinal]
         code = self.run.last_error.split(":", 1)[0].strip()
-        if code not in (states.LEASE_ABSOLUTE_CAP, states.UNIT_TIMEOUT):
-            code = states.LEASE_HEARTBEAT_LOST
+        if code not in (FailureCode.LEASE_ABSOLUTE_CAP, FailureCode.UNIT_TIMEOUT):
+            code = FailureCode.LEASE_HEARTBEAT_LOST
         message = f"attempt {self.attempt[ordinal]} was lost with its worker ({self.run.last_error or code})"
-        final = code == states.LEASE_ABSOLUTE_CAP
+        final = code == FailureCode.LEASE_ABSOLUTE_CAP
         self._attempt_failed(ordinal, fault(code, message, node.path), 0.0, final)
 
     def _resume_suspended(self, ordinal: int) -> None:
@@ -293,8 +309,8 @@ class Unit:
         if outcome is None:
             self._waits.add(ordinal)
         elif outcome.get("timeout"):
-            message = f'no event "{definition.wait_for.event}" within {definition.wait_for.timeout:g} s'
-            self._fail(ordinal, fault(states.WAIT_TIMEOUT, message, node.path))
+            message = f'no event "{definition.wait_for.event}" within {definition.wait_for.timeout or 0:g} s'
+            self._fail(ordinal, fault(FailureCode.WAIT_TIMEOUT, message, node.path))
         elif "event" in outcome and definition.wait_for.pick is not None:
             self._ask(ordinal, outcome["event"])
         else:
@@ -348,7 +364,9 @@ class Unit:
             try:
                 patch = self._stage_output(ordinal, node.definition)
             except Exception as error:  # a validator is the user's code and may raise anything
-                from_code = fault(states.OUTPUT_INVALID, f"the stage's output: {_text(error)}", node.path)
+                from_code = fault(
+                    FailureCode.OUTPUT_INVALID, f"the stage's output: {_text(error)}", node.path
+                )
                 self._fail(ordinal, {**from_code, "type": type(error).__name__})
                 return
             if patch is not None:
@@ -378,7 +396,9 @@ class Unit:
         return sorted(
             children,
             key=lambda child: (
-                (1, mine.index(child)) if child in self._outputs else (0, self.run.nodes[child].completed_seq or 0)
+                (1, mine.index(child))
+                if child in self._outputs
+                else (0, self.run.nodes[child].completed_seq or 0)
             ),
         )
 
@@ -389,7 +409,7 @@ class Unit:
         first = self._failures[ordinal][0]
         error = self._errors.get(first) or self.run.nodes[first].error
         path = self.tree.nodes[first].path
-        self._fail(ordinal, error or fault(states.ACTION_FAILED, "the node was cancelled", path))
+        self._fail(ordinal, error or fault(FailureCode.ACTION_FAILED, "the node was cancelled", path))
 
     def _fail(self, ordinal: int, error: dict[str, Any]) -> None:
         node = self.tree.nodes[ordinal]
@@ -491,7 +511,9 @@ class Unit:
         elif move.boundary.awaited:
             move.boundary.job = AWAIT
         else:
-            raise RuntimeError(f"unit {self.tree.nodes[self.ordinal].path!r} has nothing to do and nothing to await")
+            raise RuntimeError(
+                f"unit {self.tree.nodes[self.ordinal].path!r} has nothing to do and nothing to await"
+            )
         return move
 
     def _awaited(self) -> list[tuple[int, ...]]:
@@ -521,6 +543,7 @@ class Unit:
         output: str | None = None,
         error: str | None = None,
         due: float | None = None,
+        progress: float | None = None,
         event: int | None = None,
         wait: Park | None = None,
     ) -> None:
@@ -537,13 +560,20 @@ class Unit:
         change.attempt = attempt if attempt is not None else change.attempt
         change.output = output if output is not None else change.output
         change.error = error if error is not None else change.error
+        change.progress = progress if progress is not None else change.progress
         change.due, change.event, change.wait = due, event, wait
 
 
 def _has_gate(definition: object) -> bool:
-    if isinstance(definition, Stage) and definition.wait_for is not None and callable(definition.wait_for.correlate):
+    if (
+        isinstance(definition, Stage)
+        and definition.wait_for is not None
+        and definition.wait_for.correlate_handler is not None
+    ):
         return True
-    return isinstance(definition, Action | Stage) and (definition.when is not None or definition.precheck is not None)
+    return isinstance(definition, Action | Stage) and (
+        definition.when is not None or definition.precheck is not None
+    )
 
 
 def _text(error: BaseException) -> str:

@@ -102,7 +102,8 @@ class States:
         nodes = self._run.nodes
         members = tuple(members)
         fresh = all(
-            nodes[mate].status == PENDING and nodes[mate].attempt == 0 for mate in self._layout.mates[members[0]]
+            nodes[mate].status == PENDING and nodes[mate].attempt == 0
+            for mate in self._layout.mates[members[0]]
         )
         base = self.of(container)
         for member in members:
@@ -142,3 +143,33 @@ def fold(tree: Tree, run_input: Any, nodes: list[NodeSnapshot], hidden: Iterable
     for _, ordinal in standing:
         state.update(nest(tree.nodes[ordinal].key, nodes[ordinal].output) or {})
     return state
+
+
+def needed(tree: Tree, unit: int) -> list[tuple[int, int]]:
+    """The ranges of ordinals, both ends included, that a unit reads; 0 for the whole tree (compensation).
+
+    A unit outside every parallel group reads its own subtree and the pipelines' statuses: the run's state
+    says the rest. A parallel member also folds its state from whatever is not in its mates' subtrees.
+    """
+    last = len(tree.nodes) - 1
+    if unit == 0:
+        return [(1, last)]
+    end = tree.nodes[unit].end - 1
+    pipelines = [(p, p) for group in tree.nodes[0].groups for p in group if not unit <= p <= end]
+    facts = layout(tree)
+    branch = facts.branch[unit]
+    if branch == 0:
+        return [*pipelines, (unit, end)]
+    hidden: list[tuple[int, int]] = []
+    while branch:
+        hidden += [(mate, tree.nodes[mate].end) for mate in facts.mates[branch] if mate != branch]
+        branch = facts.branch[tree.nodes[branch].parent]
+    ranges = []
+    first = 1
+    for low, high in sorted(hidden):
+        if low > first:
+            ranges.append((first, low - 1))
+        first = max(first, high)
+    if first <= end:
+        ranges.append((first, end))
+    return ranges + [(p, p) for p, _ in pipelines if p > end]
