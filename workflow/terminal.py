@@ -107,12 +107,14 @@ def duration(seconds: float) -> str:
 
 def elapsed(thing: RunInfo | NodeInfo, now: datetime) -> str:
     """How long it took, or has taken until now; empty for what never started."""
-    if thing.started_at is None:
-        return ""
-    end = thing.finished_at or now
-    if timezone.is_aware(end) != timezone.is_aware(thing.started_at):
-        return ""
-    return duration((end - thing.started_at).total_seconds())
+    seconds = _seconds_between(thing.started_at, thing.finished_at or now)
+    return "" if seconds is None else duration(seconds)
+
+
+def _seconds_between(start: datetime | None, end: datetime) -> float | None:
+    if start is None or timezone.is_aware(end) != timezone.is_aware(start):
+        return None
+    return (end - start).total_seconds()
 
 
 def error_line(error: Any, limit: int = _LINE) -> str:
@@ -181,6 +183,12 @@ def node_notes(node: NodeInfo, now: datetime) -> list[str]:
     return notes
 
 
+def _own_error(node: NodeInfo) -> str:
+    """A node's error; empty for one that merely has failed because something beneath it has, and says so there."""
+    place = node.error.get("node") if isinstance(node.error, dict) else None
+    return "" if str(place).startswith(f"{node.path}.") else error_line(node.error)
+
+
 def _name(node: NodeInfo) -> str:
     return printable(node.path.rpartition(".")[2])
 
@@ -192,7 +200,7 @@ def run_lines(status: RunStatus, now: datetime, detail: bool = False) -> list[st
     width = min(max((len(name) for name, _ in rows), default=0), 60)
     lines += [""] if rows else []
     for name, node in rows:
-        notes = "  ".join(part for part in (*node_notes(node, now), error_line(node.error)) if part)
+        notes = "  ".join(part for part in (*node_notes(node, now), _own_error(node)) if part)
         lines.append(f"{name:<{width}}  {printable(node.status):<11}  {notes}".rstrip())
     return lines + (detail_lines(status) if detail else [])
 
@@ -265,7 +273,7 @@ def _label(node: NodeInfo, now: datetime, ascii_only: bool) -> Text:
     label.append("  " + printable(node.status), style=colour)
     for note in node_notes(node, now):
         label.append("  " + note, style="cyan" if note.startswith("[") else "bright_black")
-    if error := error_line(node.error):
+    if error := _own_error(node):
         label.append("  " + error, style="red")
     return label
 
@@ -273,6 +281,8 @@ def _label(node: NodeInfo, now: datetime, ascii_only: bool) -> Text:
 # Many runs
 
 _HEADINGS: Final = ("RUN", "WORKFLOW", "STATUS", "CREATED", "TOOK", "CORRELATION", "ERROR")
+_CUT: Final = ("WORKFLOW", "CORRELATION", "ERROR")
+"""Columns that a narrow terminal may cut; ids stay whole, to be copied."""
 
 
 def _row(run: RunInfo, now: datetime) -> tuple[str, ...]:
@@ -298,22 +308,22 @@ def runs_lines(runs: Iterable[RunInfo], now: datetime) -> list[str]:
     ]
 
 
-def runs_view(runs: Iterable[RunInfo], now: datetime) -> Table:
-    """Runs as a table in colours."""
+def runs_view(runs: Sequence[RunInfo], now: datetime) -> Table:
+    """Runs as a table in colours. To fit a usual terminal it tells ages instead of times, and no empty columns."""
+    rows = [list(_row(run, now)) for run in runs]
+    for row, run in zip(rows, runs, strict=True):
+        row[3] = duration(_seconds_between(run.created_at, now) or 0.0)
+    headings = [heading.replace("CREATED", "AGE") for heading in _HEADINGS]
     table = Table(box=None, pad_edge=False, header_style="bright_black")
-    for heading in _HEADINGS:
-        # The id stays whole, to be copied; the rest may be cut on a narrow terminal.
-        table.add_column(
-            heading,
-            no_wrap=True,
-            overflow="fold" if heading == "RUN" else "ellipsis",
-            min_width=36 if heading == "RUN" else None,
-        )
-    for run in runs:
-        cells = [Text(cell) for cell in _row(run, now)]
+    kept = [index for index in range(len(headings)) if any(row[index] != "-" for row in rows)]
+    for index in kept:
+        # rich shrinks only columns that may wrap; the cells below then cut instead of wrapping.
+        table.add_column(headings[index], no_wrap=headings[index] not in _CUT)
+    for row, run in zip(rows, runs, strict=True):
+        cells = [Text(cell, no_wrap=True, overflow="ellipsis") for cell in row]
         cells[2].stylize(_COLOURS.get(run.status, ""))
         cells[6].stylize("red")
-        table.add_row(*cells)
+        table.add_row(*(cells[index] for index in kept))
     return table
 
 
@@ -332,7 +342,7 @@ def changes(before: RunStatus | None, after: RunStatus, now: datetime) -> list[s
             continue
         if old.get(node.path) == (node.status, node.attempt, node.progress):
             continue
-        notes = "  ".join(part for part in (*node_notes(node, now), error_line(node.error)) if part)
+        notes = "  ".join(part for part in (*node_notes(node, now), _own_error(node)) if part)
         lines.append(
             f"{moment(now)[11:]}  {printable(node.path)}  {printable(node.status)}  {notes}".rstrip()
         )

@@ -189,6 +189,20 @@ def test_a_running_action_shows_attempt_time_and_progress():
     assert "[" not in "".join(terminal.node_notes(node, NOW)), "a finished action's bar would only distract"
 
 
+def test_an_error_is_told_where_it_happened_and_not_again_above_it():
+    error = {**NO_FUNDS, "node": "order.pay.charge"}
+    status = tree(an_action("charge", status=states.FAILED, error=error))
+    for node in status.nodes:
+        node.error = error
+    for text in ("\n".join(terminal.run_lines(status, NOW)), in_colours(terminal.run_view(status, NOW))):
+        assert text.count("no funds") == 1
+    [*above, told] = terminal.changes(None, status, NOW)[:3]
+    assert "no funds" in told
+    assert "no funds" not in "".join(above)
+    status.nodes[1].error = {"code": "WAIT_TIMEOUT", "message": "nobody paid", "node": "order.pay"}
+    assert "nobody paid" in "\n".join(terminal.run_lines(status, NOW))
+
+
 def test_detail_adds_input_state_outputs_and_tracebacks():
     status = tree(
         an_action(
@@ -301,10 +315,21 @@ def test_runs_in_plain_lines_have_aligned_columns():
     ]
 
 
-def test_a_table_keeps_the_whole_id_on_a_narrow_terminal():
-    shown = without_colours(in_colours(terminal.runs_view([SomeRun(correlation_id="c" * 80)], NOW), width=80))
-    assert "0199c0de-0000-7000-8000-000000000000" in shown
+def test_a_table_keeps_what_counts_on_a_narrow_terminal():
+    runs = [
+        SomeRun(correlation_id="c" * 80, workflow="w" * 80),
+        SomeRun(status=states.COMPENSATED, error={"code": "LEASE_HEARTBEAT_LOST"}),
+    ]
+    shown = without_colours(in_colours(terminal.runs_view(runs, NOW), width=80))
     assert all(len(line) <= 80 for line in shown.splitlines())
+    for whole in (SomeRun().id, "compensated", "completed", "10s", "3.0s"):
+        assert f"{whole} " in shown
+
+
+def test_a_table_has_no_empty_columns_and_survives_having_no_rows():
+    assert "CORRELATION" not in in_colours(terminal.runs_view([SomeRun()], NOW))
+    assert "CORRELATION" in in_colours(terminal.runs_view([SomeRun(correlation_id="c")], NOW))
+    assert in_colours(terminal.runs_view([], NOW)).strip() == ""
 
 
 # Changes
