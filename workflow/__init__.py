@@ -27,7 +27,7 @@ from workflow.errors import (
 )
 
 if TYPE_CHECKING:
-    from workflow.manager import workflows
+    from workflow.manager.workflows import workflows  # the object, which mypy takes for the module otherwise
     from workflow.results import RunHandle, RunStatus
 
 __all__ = [
