@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from workflow import ids
 from workflow.conf import conf
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode
-from workflow.executor import Attempt, Execution, Question, execute
+from workflow.executor import Attempt, Desk, Execution, Question, execute
 from workflow.manager import workflows
 from workflow.plan import Fact
 from workflow.progress import announce as announce_history
@@ -35,7 +35,7 @@ from workflow.sql import testing as sql
 from workflow.store import claims as claims_store
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
-from workflow.store.ports import DjangoPort
+from workflow.store.ports import DjangoPort, Rows, Statement
 from workflow.store.settle import HistoryRow, Settlement, history_rows, settle_now
 from workflow.sweeps import reap_leases
 
@@ -119,8 +119,8 @@ class _InlineRuntime:
     def after(self, execution: Execution, seconds: float, fact: Fact) -> None:
         """A retry that comes due while its mates are at work: here they are never at work meanwhile."""
 
-    def reported(self, execution: Execution, attempt: Attempt) -> None:
-        """Notes are written with the outcome."""
+    def desk(self, execution: Execution) -> Desk:
+        return _Desk(self)
 
     async def facts(self, execution: Execution) -> list[Fact]:
         while not execution.inbox:
@@ -139,6 +139,29 @@ class _InlineRuntime:
 
     def announce_rows(self, rows: Sequence[HistoryRow]) -> None:
         announce_history(rows, self.port.using)
+
+
+class _Desk:
+    """Implements `workflow.executor.Desk` on Django's connection; notes are written with the outcome."""
+
+    def __init__(self, runtime: _InlineRuntime) -> None:
+        self._runtime = runtime
+        self.announce = runtime.announce
+
+    def settle(self, settlement: Settlement) -> Settlement:
+        return drive(self._runtime.settle(settlement))
+
+    async def asettle(self, settlement: Settlement) -> Settlement:
+        return await sync_to_async(self.settle)(settlement)
+
+    def read(self, statement: Statement) -> Rows:
+        return self._runtime.port.run_now([statement])[0]
+
+    async def aread(self, statement: Statement) -> Rows:
+        return await sync_to_async(self.read)(statement)
+
+    def reported(self, attempt: Attempt) -> None:
+        """Nothing to do now."""
 
 
 async def _call(handler: Handler, argument: Any) -> Any:

@@ -1,9 +1,9 @@
 """Runs one claimed job: user code, timeouts, outcomes to `plan`, boundaries to the store."""
 
-from workflow.executor.attempt import Attempt
+from workflow.executor.attempt import Attempt, Desk
 from workflow.executor.execution import Execution
 from workflow.executor.jobs import execute
 from workflow.executor.questions import Question
 from workflow.executor.runtime import Runtime
 
-__all__ = ["Attempt", "Execution", "Question", "Runtime", "execute"]
+__all__ = ["Attempt", "Desk", "Execution", "Question", "Runtime", "execute"]

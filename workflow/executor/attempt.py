@@ -11,8 +11,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, connections, transaction
@@ -25,12 +25,13 @@ from workflow.definitions import Action
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused
 from workflow.executor.interrupt import UserCode
+from workflow.executor.suspension import Suspend
 from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact
 from workflow.signals import Signal
 from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
-from workflow.store.ports import DjangoPort, refresh_connections
+from workflow.store.ports import DjangoPort, Rows, Statement, refresh_connections
 from workflow.store.settle import Lease, Settlement, is_connection_lost, settle_now
 
 if TYPE_CHECKING:
@@ -49,14 +50,6 @@ NEVER_RETRIED = frozenset(
 )
 
 
-class Suspend(BaseException):
-    """Raised through a handler by a durable step that has to wait; not an Exception, so that none swallows it."""
-
-    def __init__(self, delay: float) -> None:
-        super().__init__(delay)
-        self.delay = delay
-
-
 class LeaseLost(Exception):
     """The checkpoint of an atomic action was refused: its transaction must not commit."""
 
@@ -70,8 +63,36 @@ class Invalid(Exception):
         self.cause = cause
 
 
+class Desk(Protocol):
+    """What a handler's thread or coroutine may ask of the process it runs in."""
+
+    def settle(self, settlement: Settlement) -> Settlement:
+        """Settles a boundary for a plain handler, whose thread waits."""
+        ...
+
+    async def asettle(self, settlement: Settlement) -> Settlement:
+        """Settles a boundary for an `async` handler."""
+        ...
+
+    def read(self, statement: Statement) -> Rows:
+        """Runs one statement for a plain handler."""
+        ...
+
+    async def aread(self, statement: Statement) -> Rows:
+        """Runs one statement for an `async` handler."""
+        ...
+
+    def reported(self, attempt: Attempt) -> None:
+        """There are notes to be written."""
+        ...
+
+    def announce(self, settlements: Sequence[Settlement]) -> None:
+        """Pushes history that was settled elsewhere."""
+        ...
+
+
 class Attempt:
-    """One call of a handler. `post` is told, from any thread, that there are notes to be written."""
+    """One call of a handler."""
 
     def __init__(
         self,
@@ -87,8 +108,7 @@ class Attempt:
         correlation_id: str | None,
         compensating: bool,
         checkpoint: Callable[[int, Any, str | None], Boundary],
-        reported: Callable[[Attempt], None],
-        announce: Callable[[Settlement], None],
+        desk: Desk,
     ) -> None:
         self.lease = lease
         self.ordinal = ordinal
@@ -101,12 +121,11 @@ class Attempt:
         self.user_code = UserCode()
         self.begun: float | None = None
         """When user code was entered, on this process's own clock: what the timeout is measured from."""
-        self._state = state
+        self.state = state
         self._context = context
         self._correlation_id = correlation_id
         self._checkpoint = checkpoint
-        self._reported = reported
-        self._announce = announce
+        self._desk = desk
         self._lock = threading.Lock()
         self._notes: Notes | None = None
         self._last_progress: HistoryEntry | None = None
@@ -175,7 +194,7 @@ class Attempt:
             if not self._was_applied(settlement):
                 raise
         assert settlement is not None and fact is not None
-        self._announce(settlement)
+        self._desk.announce([settlement])
         fact.settled = True
         fact.notes = None
         return fact
@@ -204,9 +223,9 @@ class Attempt:
     def _argument(self) -> Any:
         adapter = self.action.input_adapter
         if adapter is None or self.compensating:
-            return copy_json(self._state)
+            return copy_json(self.state)
         try:
-            return validated(adapter, self._state)
+            return validated(adapter, self.state)
         except ValidationError as error:
             raise Invalid(FailureCode.INPUT_INVALID, error) from error
 
@@ -217,7 +236,7 @@ class Attempt:
             path=self.path,
             workflow=self.workflow,
             attempt=self.number,
-            state=copy_json(self._state),
+            state=copy_json(self.state),
             context=None if self._context is None else json.loads(self._context),
             correlation_id=self._correlation_id,
             compensating=self.compensating,
@@ -245,7 +264,7 @@ class Attempt:
     def _failure(self, error: BaseException) -> Outcome:
         notes = self.take_notes()
         if isinstance(error, Suspend):
-            return Suspended(self.ordinal, error.delay, notes)
+            return Suspended(self.ordinal, error.delay, notes, error.steps)
         code = FailureCode.ACTION_FAILED
         cause = error
         if isinstance(error, Invalid):
@@ -275,6 +294,24 @@ class Attempt:
                 delay = invalid.default_delay
         return Failed(self.ordinal, error, min(delay or 0.0, retry.MAX_BACKOFF), final, notes)
 
+    # --- for durable steps ----------------------------------------------------------------------
+
+    def settle(self, boundary: Boundary) -> bool:
+        """Settles a boundary of this attempt's own; False when the lease is gone."""
+        return self._desk.settle(Settlement(self.lease, boundary)).seq is not None
+
+    async def asettle(self, boundary: Boundary) -> bool:
+        """`settle`, for `async` handlers."""
+        return (await self._desk.asettle(Settlement(self.lease, boundary))).seq is not None
+
+    def read(self, statement: Statement) -> Rows:
+        """The rows of one statement."""
+        return self._desk.read(statement)
+
+    async def aread(self, statement: Statement) -> Rows:
+        """`read`, for `async` handlers."""
+        return await self._desk.aread(statement)
+
     # --- notes ----------------------------------------------------------------------------------
 
     def _report(self, name: str, progress: float | None, data: dict[str, Any]) -> None:
@@ -294,7 +331,7 @@ class Attempt:
                 self._last_progress = entry
                 self._notes.progress = progress
             self._notes.entries.append(entry)
-        self._reported(self)
+        self._desk.reported(self)
 
     @property
     def has_notes(self) -> bool:

@@ -135,7 +135,7 @@ class Execution:
                 move, facts = await self._plan_anew(rejected, facts), []
                 continue
             refusals = 0
-            if not settled or self.lost:
+            if not settled or self._is_lost():
                 self.abandon(self.lost or LEASE_LOST)
                 return
             if move.done:
@@ -145,9 +145,12 @@ class Execution:
                 await self._settle(self._plan.release().boundary)
                 return
             facts = await self._runtime.facts(self)
-            if self.lost:
+            if self._is_lost():
                 return
             move = self._plan.advance(facts) if facts else Move()
+
+    def _is_lost(self) -> bool:
+        return self.lost is not None
 
     async def _settle(self, boundary: Boundary) -> bool:
         """False: refused, the lease is gone. Raises `Rejected` when the database would not take the data."""
@@ -213,6 +216,5 @@ class Execution:
             correlation_id=run.correlation_id,
             compensating=start.compensation,
             checkpoint=self._plan.checkpoint,
-            reported=lambda attempt: self._runtime.reported(self, attempt),
-            announce=lambda settlement: self._runtime.announce([settlement]),
+            desk=self._runtime.desk(self),
         )

@@ -44,7 +44,10 @@ class UserCode:
                 continue  # delivered while we were leaving: the mark still has to be taken away
 
     def interrupt(self) -> bool:
-        """Raises `TimedOut` in the thread if it is in user code now; False if it is not. Cannot cut a system call short."""
+        """Raises `TimedOut` in the thread if it is in user code now; False if it is not.
+
+        It arrives at the thread's next bytecode: a system call is not cut short.
+        """
         with self._lock:
             if self._thread is None or self._interrupted:
                 return False

@@ -10,7 +10,7 @@ from workflow.store.ports import Port
 from workflow.store.settle import HistoryRow, Settlement
 
 if TYPE_CHECKING:
-    from workflow.executor.attempt import Attempt
+    from workflow.executor.attempt import Attempt, Desk
     from workflow.executor.execution import Execution
     from workflow.executor.questions import Question
 
@@ -39,16 +39,12 @@ class Runtime(Protocol):
         """Posts a fact later."""
         ...
 
-    def reported(self, execution: Execution, attempt: Attempt) -> None:
-        """An attempt has notes to be written; called from any thread."""
+    def desk(self, execution: Execution) -> Desk:
+        """What the execution's handlers may ask for while they run."""
         ...
 
     async def facts(self, execution: Execution) -> list[Fact]:
         """What has been posted; waits until there is something, or the execution is to stop."""
-        ...
-
-    def announce(self, settlements: Sequence[Settlement]) -> None:
-        """Pushes history that was settled elsewhere than in `settle`."""
         ...
 
     def announce_rows(self, rows: Sequence[HistoryRow]) -> None:

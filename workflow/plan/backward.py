@@ -50,7 +50,9 @@ class Undo:
         self._move = Move(boundary=Boundary(compensating=True))
         if self._left:
             ordinal = self._left[0]
-            if self._attempt[ordinal] >= self._limit(ordinal):
+            if self.run.nodes[ordinal].due_in is not None:  # it suspended itself, which spends no attempt
+                self._attempt[ordinal] -= 1
+            elif self._attempt[ordinal] >= self._limit(ordinal):
                 reason = self.run.last_error or FailureCode.LEASE_HEARTBEAT_LOST
                 message = f"attempt {self._attempt[ordinal]} was lost with its worker ({reason})"
                 self._failed(
@@ -68,6 +70,8 @@ class Undo:
             if isinstance(fact, Completed):
                 self._undone(fact.ordinal, fact.settled)
             elif isinstance(fact, Suspended):
+                self._move.boundary.steps.extend(fact.steps)
+                self._change(fact.ordinal, due=fact.delay)
                 return self._release(fact.delay)
             elif isinstance(fact, Failed):
                 if not fact.final and self._attempt[fact.ordinal] < self._limit(fact.ordinal):
@@ -180,6 +184,7 @@ class Undo:
         *,
         compensate_attempt: int | None = None,
         error: str | None = None,
+        due: float | None = None,
     ) -> None:
         """Adds to the one change of this node; it is `completed` before, whatever becomes of it."""
         for change in self._move.boundary.changes:
@@ -188,7 +193,9 @@ class Undo:
                 if compensate_attempt is not None:
                     change.compensate_attempt = compensate_attempt
                 change.error = error or change.error
+                change.due = due
                 return
-        self._move.boundary.changes.append(
-            Change(ordinal, states.COMPLETED, target, compensate_attempt=compensate_attempt, error=error)
+        change = Change(
+            ordinal, states.COMPLETED, target, compensate_attempt=compensate_attempt, error=error, due=due
         )
+        self._move.boundary.changes.append(change)

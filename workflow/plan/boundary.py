@@ -74,6 +74,29 @@ class Wake:
 
 
 @dataclass(slots=True)
+class StepWrite:
+    """One ledger row, added or brought up to date; one that is settled stays as it is.
+
+    `deadline`, `lease` and `poll` are seconds from now. A deadline that is set stands: it is fixed when the
+    step first parks, and only a step that failed and is opened again gets a new one.
+    """
+
+    ordinal: int
+    phase: str
+    key: str
+    kind: str
+    status: str
+    attempt: int = 0
+    value: str | None = None
+    error: str | None = None
+    lease: float | None = None
+    deadline: float | None = None
+    poll: float | None = None
+    event: str | None = None
+    correlation: str | None = None
+
+
+@dataclass(slots=True)
 class Boundary:
     """All that a worker decides between two pieces of user code, settled as one or not at all."""
 
@@ -88,6 +111,7 @@ class Boundary:
     cancel_pending: bool = False
     """Also cancels every node of the run that is still live: the run is over, or turns back."""
     history: list[HistoryEntry] = field(default_factory=list)
+    steps: list[StepWrite] = field(default_factory=list)
     job: str = KEEP
     delay: float = 0.0
     last_error: str | None = None
@@ -100,7 +124,9 @@ class Boundary:
 
     @property
     def empty(self) -> bool:
-        return not (self.changes or self.history or self.run_target or self.job != KEEP or self.new_jobs)
+        return not (
+            self.changes or self.history or self.run_target or self.job != KEEP or self.new_jobs or self.steps
+        )
 
 
 @dataclass(slots=True)
@@ -182,6 +208,7 @@ class Suspended:
     ordinal: int
     delay: float
     notes: Notes | None = None
+    steps: list[StepWrite] = field(default_factory=list)
 
 
 @dataclass(slots=True)

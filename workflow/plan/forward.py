@@ -153,6 +153,10 @@ class Unit:
                 self._attempt_failed(ordinal, fact.error, fact.delay, fact.final)
             case Suspended():
                 self._note(ordinal, fact.notes)
+                self._move.boundary.steps.extend(fact.steps)
+                self._move.boundary.history.append(
+                    HistoryEntry(states.EVENT_WAITING, self.tree.nodes[ordinal].path)
+                )
                 self._change(ordinal, WAITING, due=fact.delay)
                 self._later[ordinal] = fact.delay
             case Answered(go=True):
@@ -297,6 +301,8 @@ class Unit:
             self._seen_due.add(ordinal)
             self._later[ordinal] = due
             return
+        path = self.tree.nodes[ordinal].path
+        self._move.boundary.history.append(HistoryEntry(states.EVENT_RESUMED, path))
         self._change(ordinal, RUNNING)
         self.inflight.add(ordinal)
         self._move.starts.append(Start(ordinal, self.attempt[ordinal], self.states.of(ordinal)))

@@ -15,9 +15,22 @@ WHERE e.id = %s::uuid AND n.status = 'waiting' AND n.wait_outcome IS NULL
 """
 """The parked waits that an event may concern, before any lock."""
 
+FIND_STEPS: Final = """
+SELECT s.id::text, s.run_id::text
+FROM workflow_event AS e
+JOIN workflow_step AS s ON s.wait_event = e.type AND (s.wait_correlation IS NULL OR s.wait_correlation = e.correlation)
+WHERE e.id = %s::uuid AND s.status = 'waiting'
+"""
+"""The same for durable steps that wait for an event."""
+
 WAIT_RUN: Final = """
 SELECT n.id::text, n.run_id::text FROM workflow_node AS n
 WHERE n.id = %s::uuid AND n.status = 'waiting' AND n.wait_outcome IS NULL
+"""
+
+STEP_RUN: Final = """
+SELECT s.id::text, s.run_id::text FROM workflow_step AS s
+WHERE s.id = %s::uuid AND s.status = 'waiting' AND s.wait_event IS NOT NULL
 """
 
 LOCK_RUNS: Final = """
@@ -40,6 +53,10 @@ _RESOLVED: Final = """
     wait_event = NULL, wait_correlation = NULL, wait_until = NULL
 """
 
+_STEP_RESOLVED: Final = """
+    wait_event = NULL, wait_correlation = NULL
+"""
+
 _RESUMED: Final = """
 resumed AS (
     UPDATE workflow_run AS r SET status = 'running', seq = r.seq + c.entries, updated_at = now()
@@ -55,6 +72,24 @@ resumed AS (
 )
 """
 
+_CANDIDATE: Final = """
+        (SELECT e.* FROM workflow_event AS e
+         WHERE {w}.wait_correlation IS NOT NULL
+           AND e.correlation = {w}.wait_correlation AND e.type = {w}.wait_event AND e.at >= r.created_at
+           AND NOT EXISTS (SELECT 1 FROM workflow_node AS m WHERE m.run_id = {w}.run_id AND m.event_id = e.id)
+           AND NOT EXISTS (SELECT 1 FROM workflow_step AS m WHERE m.run_id = {w}.run_id AND m.event_id = e.id)
+         ORDER BY e.at, e.id LIMIT 1)
+        UNION ALL
+        (SELECT e.* FROM workflow_event AS e
+         WHERE {w}.wait_correlation IS NULL AND e.type = {w}.wait_event
+           AND e.xact >= pg_snapshot_xmin({w}.parked_snapshot::pg_snapshot)::text::bigint
+           AND (e.at >= {w}.parked_at
+                OR (e.xact <> {w}.parked_xact
+                    AND NOT pg_visible_in_snapshot(e.xact::text::xid8, {w}.parked_snapshot::pg_snapshot)))
+         ORDER BY e.at, e.id LIMIT 1)
+"""
+# The oldest event that a wait (a node or a ledger row, `w`) may take.
+
 RESOLVE_BY_EVENT: Final = f"""
 WITH matched AS MATERIALIZED (
     SELECT n.id, n.run_id, n.unit, n.path, n.wait_correlation, r.queue, r.priority,
@@ -62,20 +97,7 @@ WITH matched AS MATERIALIZED (
     FROM workflow_node AS n
     JOIN workflow_run AS r ON r.id = n.run_id AND r.status IN ('running', 'waiting')
     CROSS JOIN LATERAL (
-        (SELECT e.* FROM workflow_event AS e
-         WHERE n.wait_correlation IS NOT NULL
-           AND e.correlation = n.wait_correlation AND e.type = n.wait_event AND e.at >= r.created_at
-           AND NOT EXISTS (SELECT 1 FROM workflow_node AS m WHERE m.run_id = n.run_id AND m.event_id = e.id)
-         ORDER BY e.at, e.id LIMIT 1)
-        UNION ALL
-        (SELECT e.* FROM workflow_event AS e
-         WHERE n.wait_correlation IS NULL AND e.type = n.wait_event
-           AND e.xact >= pg_snapshot_xmin(n.parked_snapshot::pg_snapshot)::text::bigint
-           AND (e.at >= n.parked_at
-                OR (e.xact <> n.parked_xact
-                    AND NOT pg_visible_in_snapshot(e.xact::text::xid8, n.parked_snapshot::pg_snapshot)))
-         ORDER BY e.at, e.id LIMIT 1)
-    ) AS e
+{_CANDIDATE.format(w="n")}    ) AS e
     WHERE n.id = ANY(%s::uuid[]) AND n.status = 'waiting' AND n.wait_outcome IS NULL
 ), x AS MATERIALIZED (
     SELECT DISTINCT ON (m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END)
@@ -118,3 +140,38 @@ WITH due AS MATERIALIZED (
 SELECT count(*) FROM x
 """
 """Waits whose absolute deadline has passed. The run's status is the waking unit's to change."""
+
+RESOLVE_STEPS: Final = f"""
+WITH matched AS MATERIALIZED (
+    SELECT s.id, s.run_id, s.node_id, s.phase, s.wait_correlation, n.unit, r.queue, r.priority,
+           e.id AS event, e.payload
+    FROM workflow_step AS s
+    JOIN workflow_node AS n ON n.id = s.node_id
+    JOIN workflow_run AS r ON r.id = s.run_id AND r.finished_at IS NULL
+    CROSS JOIN LATERAL (
+{_CANDIDATE.format(w="s")}
+    ) AS e
+    WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.wait_event IS NOT NULL
+), x AS MATERIALIZED (
+    SELECT DISTINCT ON (m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END) m.*
+    FROM matched AS m
+    ORDER BY m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END, m.id
+), resolved AS (
+    UPDATE workflow_step AS s
+    SET status = 'completed', value = x.payload, event_id = x.event, finished_at = now(), {_STEP_RESOLVED}
+    FROM x WHERE s.id = x.id
+), taken AS (
+    UPDATE workflow_event AS e SET taken = true FROM (SELECT DISTINCT x.event FROM x) AS t
+    WHERE e.id = t.event AND NOT e.taken
+), due AS (
+    UPDATE workflow_node AS n SET due_at = now() FROM x WHERE n.id = x.node_id AND n.due_at > now()
+), woken AS (
+    UPDATE workflow_job AS j SET available_at = least(j.available_at, now())
+    FROM x
+    WHERE j.run_id = x.run_id AND j.lease_token IS NULL
+      AND j.node_id = CASE WHEN x.phase = 'compensate' THEN x.run_id
+                           ELSE {UNIT_NODE.format(run="x.run_id", ordinal="x.unit")} END
+)
+SELECT x.run_id::text, pg_notify('workflow_job', '') FROM x
+"""
+"""The same for ledger rows: the row is settled with the payload, and its suspended handler is due."""

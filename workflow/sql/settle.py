@@ -106,6 +106,41 @@ WHERE n.id = x.node
 """
 """What a wait stage waits for. The deadline is absolute from here on; the snapshot tells which events it has missed."""
 
+WRITE_STEPS: Final = """
+INSERT INTO workflow_step AS s (id, run_id, node_id, phase, key, kind, status, attempt, value, error, lease_token,
+                                lease_until, deadline, next_poll_at, wait_event, wait_correlation,
+                                parked_at, parked_xact, parked_snapshot, created_at, finished_at)
+SELECT x.id, x.run, x.node, x.phase, x.key, x.kind, x.status, x.attempt, x.value::jsonb, x.error::jsonb,
+       CASE WHEN x.lease IS NOT NULL THEN x.token END,
+       now() + x.lease * interval '1 second', now() + x.deadline * interval '1 second',
+       now() + x.poll * interval '1 second', x.event, x.correlation,
+       CASE WHEN x.event IS NOT NULL THEN clock_timestamp() END,
+       CASE WHEN x.event IS NOT NULL THEN pg_current_xact_id()::text::bigint END,
+       CASE WHEN x.event IS NOT NULL THEN pg_current_snapshot()::text END,
+       now(), CASE WHEN x.status IN ('completed', 'failed') THEN now() END
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::text[],
+            %s::text[], %s::int[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::float8[], %s::text[],
+            %s::text[])
+     AS x(boundary, run, token, id, node, phase, key, kind, status, attempt, value, error, lease, deadline, poll,
+          event, correlation)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+ON CONFLICT (run_id, node_id, phase, key) DO UPDATE
+SET kind = excluded.kind, status = excluded.status, attempt = excluded.attempt, value = excluded.value,
+    error = excluded.error, lease_token = excluded.lease_token, lease_until = excluded.lease_until,
+    deadline = CASE WHEN s.status = 'failed' THEN excluded.deadline ELSE coalesce(s.deadline, excluded.deadline) END,
+    next_poll_at = excluded.next_poll_at, wait_event = excluded.wait_event,
+    wait_correlation = excluded.wait_correlation,
+    parked_at = CASE WHEN s.status = 'failed' THEN excluded.parked_at ELSE coalesce(s.parked_at, excluded.parked_at) END,
+    parked_xact = CASE WHEN s.status = 'failed' THEN excluded.parked_xact
+                       ELSE coalesce(s.parked_xact, excluded.parked_xact) END,
+    parked_snapshot = CASE WHEN s.status = 'failed' THEN excluded.parked_snapshot
+                           ELSE coalesce(s.parked_snapshot, excluded.parked_snapshot) END,
+    finished_at = excluded.finished_at
+WHERE s.status <> 'completed'
+"""
+"""Ledger rows. Guard: one that is settled stays as it is. A deadline is fixed when a step first parks; a step
+that failed and is opened again by a retry gets a new one."""
+
 UPDATE_JOBS: Final = """
 UPDATE workflow_job AS j
 SET boundary = x.boundary,
@@ -156,6 +191,15 @@ SELECT x.id, x.kind, x.run, x.node, r.queue, r.priority, now() + x.delay * inter
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[], %s::float8[])
      AS x(boundary, run, id, kind, node, delay)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+ON CONFLICT (run_id, node_id) DO NOTHING
+"""
+
+CHECK_STEPS: Final = """
+INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
+SELECT gen_random_uuid(), 'check', r.id, s.id, r.queue, r.priority, now()
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[]) AS x(boundary, run, node, phase, key)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+JOIN workflow_step AS s ON s.run_id = x.run AND s.node_id = x.node AND s.phase = x.phase AND s.key = x.key
 ON CONFLICT (run_id, node_id) DO NOTHING
 """
 

@@ -60,7 +60,10 @@ class Claim:
 async def claim(
     port: Port, worker_id: str, limit: int, queues: Sequence[str] | None, run_id: str | None = None
 ) -> tuple[list[Claim], float | None]:
-    """Takes up to `limit` due jobs, with `run_id` only of that run. Also tells in how many seconds the next one comes due, None for never."""
+    """Takes up to `limit` due jobs, with `run_id` only of that run (and of none).
+
+    Also tells in how many seconds the next one comes due, None for never.
+    """
     names = None if queues is None else texts(queues)
     which: Statement = (sql.CLAIM, (limit, names, names, limit, worker_id))
     if run_id is not None:

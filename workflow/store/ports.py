@@ -32,7 +32,10 @@ class Port(Protocol):
 
 
 class DjangoPort:
-    """Django's connection of this thread. Nothing in `run` ever suspends, so a coroutine on it can be driven by hand."""
+    """Django's connection of this thread.
+
+    Nothing in `run` ever suspends, so a coroutine on it can be driven by hand (see `workflow.store.drive`).
+    """
 
     def __init__(self, using: str | None = None) -> None:
         self.using = using or conf.DATABASE

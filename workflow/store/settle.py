@@ -74,7 +74,7 @@ def statements(batch: Sequence[Settlement]) -> list[Statement]:
     """The statements that settle a batch with at most one boundary of a run. UPDATE_RUNS is the second one."""
     runs = [s.lease.run_id for s in batch]
     out: list[Statement] = [(sql.LOCK_RUNS, (plain(runs),)), _update_runs(batch)]
-    for part in (_nodes, _history, _rest, _parks, _own_jobs, _new_jobs, _wakes):
+    for part in (_nodes, _history, _steps, _rest, _parks, _own_jobs, _new_jobs, _wakes):
         out.extend(part(batch))
     return out
 
@@ -145,6 +145,32 @@ def _history(batch: Sequence[Settlement]) -> list[Statement]:
         plain([entry.due for _, _, entry in rows]),
     )
     return [(sql.INSERT_HISTORY, parameters)]
+
+
+def _steps(batch: Sequence[Settlement]) -> list[Statement]:
+    rows = [(s, step) for s in batch for step in s.boundary.steps]
+    if not rows:
+        return []
+    parameters = (
+        plain([s.id for s, _ in rows]),
+        plain([s.lease.run_id for s, _ in rows]),
+        plain([s.lease.token for s, _ in rows]),
+        plain([ids.new_id() for _ in rows]),
+        plain([s.lease.node(step.ordinal) for s, step in rows]),
+        plain([step.phase for _, step in rows]),
+        texts([step.key for _, step in rows]),
+        plain([step.kind for _, step in rows]),
+        plain([step.status for _, step in rows]),
+        plain([step.attempt for _, step in rows]),
+        texts([step.value for _, step in rows]),
+        texts([step.error for _, step in rows]),
+        plain([step.lease for _, step in rows]),
+        plain([step.deadline for _, step in rows]),
+        plain([step.poll for _, step in rows]),
+        texts([step.event for _, step in rows]),
+        texts([step.correlation for _, step in rows]),
+    )
+    return [(sql.WRITE_STEPS, parameters)]
 
 
 def _rest(batch: Sequence[Settlement]) -> list[Statement]:
@@ -218,8 +244,9 @@ def _jobs_of(batch: Sequence[Settlement]) -> tuple[str, str, str]:
 def _new_jobs(batch: Sequence[Settlement]) -> list[Statement]:
     rows = [(s, job.kind, job.ordinal, job.delay) for s in batch for job in s.boundary.new_jobs]
     rows += [(s, "check", c.ordinal, 0.0) for s in batch for c in s.boundary.changes if c.wait is not None]
+    out = _step_checks(batch)
     if not rows:
-        return []
+        return out
     parameters = (
         plain([s.id for s, _, _, _ in rows]),
         plain([s.lease.run_id for s, _, _, _ in rows]),
@@ -228,7 +255,22 @@ def _new_jobs(batch: Sequence[Settlement]) -> list[Statement]:
         plain([s.lease.node(ordinal) for s, _, ordinal, _ in rows]),
         plain([delay for _, _, _, delay in rows]),
     )
-    return [(sql.INSERT_JOBS, parameters)]
+    return [(sql.INSERT_JOBS, parameters), *out]
+
+
+def _step_checks(batch: Sequence[Settlement]) -> list[Statement]:
+    """A check job for each ledger row that waits for an event; its node id is the row's own id."""
+    rows = [(s, step) for s in batch for step in s.boundary.steps if step.event is not None]
+    if not rows:
+        return []
+    parameters = (
+        plain([s.id for s, _ in rows]),
+        plain([s.lease.run_id for s, _ in rows]),
+        plain([s.lease.node(step.ordinal) for s, step in rows]),
+        plain([step.phase for _, step in rows]),
+        texts([step.key for _, step in rows]),
+    )
+    return [(sql.CHECK_STEPS, parameters)]
 
 
 def _wakes(batch: Sequence[Settlement]) -> list[Statement]:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync  # noqa: F401  (imported early: it must not be first imported in a thread)
@@ -14,9 +15,9 @@ from asgiref.sync import async_to_sync  # noqa: F401  (imported early: it must n
 from workflow import states
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode
-from workflow.executor import Attempt, Execution, Question
+from workflow.executor import Attempt, Desk, Execution, Question
 from workflow.plan import Boundary, Change, Fact
-from workflow.store.ports import Port, refresh_connections
+from workflow.store.ports import Port, Rows, Statement, refresh_connections
 from workflow.store.settle import Committer, HistoryRow, Rejected, Settlement
 from workflow.worker.pusher import Pusher
 from workflow.worker.threads import ThreadPool, Work
@@ -74,11 +75,8 @@ class WorkerRuntime:
     def after(self, execution: Execution, seconds: float, fact: Fact) -> None:
         self._loop.call_later(seconds, execution.post, fact)
 
-    def reported(self, execution: Execution, attempt: Attempt) -> None:
-        key = id(attempt)
-        if key not in self._noting:
-            self._noting[key] = 0.0
-            self._loop.call_soon_threadsafe(self._plan_note, key)
+    def desk(self, execution: Execution) -> Desk:
+        return _Desk(self, self._loop)
 
     async def facts(self, execution: Execution) -> list[Fact]:
         while (
@@ -87,16 +85,26 @@ class WorkerRuntime:
             and not (execution.stopping and not execution.attempts)
         ):
             waiter = self._loop.create_future()
-            execution.wake = lambda: None if waiter.done() else waiter.set_result(None)
+            execution.wake = partial(_wake, waiter)
             await waiter
         facts, execution.inbox = execution.inbox, []
         return facts
 
-    def announce(self, settlements: Sequence[Settlement]) -> None:
-        self._pusher.announce(settlements)
-
     def announce_rows(self, rows: Sequence[HistoryRow]) -> None:
         self._pusher.announce_rows(rows)
+
+    # --- what handlers ask for ------------------------------------------------------------------
+
+    def reported(self, attempt: Attempt) -> None:
+        """Called from any thread."""
+        key = id(attempt)
+        if key not in self._noting:
+            self._noting[key] = 0.0
+            self._loop.call_soon_threadsafe(self._plan_note, key)
+
+    def announce(self, settlements: Sequence[Settlement]) -> None:
+        """Called from any thread."""
+        self._pusher.announce(settlements)
 
     # --- what the worker calls ------------------------------------------------------------------
 
@@ -206,7 +214,34 @@ class WorkerRuntime:
             logger.debug("notes of %s came too late: %s", attempt.path, rejected)
         self._noting.pop(key, None)
         if attempt.has_notes:
-            self.reported(running.execution, attempt)
+            self.reported(attempt)
+
+
+class _Desk:
+    """Implements `workflow.executor.Desk`: a handler's thread waits for what the loop does for it."""
+
+    def __init__(self, runtime: WorkerRuntime, loop: asyncio.AbstractEventLoop) -> None:
+        self._runtime = runtime
+        self._loop = loop
+        self.reported = runtime.reported
+        self.announce = runtime.announce
+
+    def settle(self, settlement: Settlement) -> Settlement:
+        return asyncio.run_coroutine_threadsafe(self._runtime.settle(settlement), self._loop).result()
+
+    async def asettle(self, settlement: Settlement) -> Settlement:
+        return await self._runtime.settle(settlement)
+
+    def read(self, statement: Statement) -> Rows:
+        return asyncio.run_coroutine_threadsafe(self.aread(statement), self._loop).result()
+
+    async def aread(self, statement: Statement) -> Rows:
+        return (await self._runtime.port.run([statement]))[0]
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _fact_of(task: asyncio.Task[Fact]) -> Fact:

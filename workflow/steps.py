@@ -1,0 +1,386 @@
+"""Durable steps: `ctx.step`. What has been done once is answered from the ledger and not done again.
+
+A handler with steps is replayed from its start after a crash, a retry or a suspension; each step
+that is settled returns what it returned the first time. So what a handler does between its steps
+must lead to the same steps again, and side effects belong inside them.
+
+A step that has to wait suspends its handler: the call does not return, the handler's frames are
+unwound by an exception that is none of its business, and the unit lets go of its slot and lease.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workflow import payload
+from workflow.conf import conf
+from workflow.errors import Aborted, FailureCode, StepKeyReused, WaitTimeout
+from workflow.executor.suspension import Suspend
+from workflow.failures import describe
+from workflow.plan import Boundary, StepWrite, compact
+from workflow.signals import LEASE_LOST
+from workflow.sql import ledger as sql
+
+if TYPE_CHECKING:
+    from workflow.executor.attempt import Attempt
+
+T = TypeVar("T")
+
+MIN_POLL_LEASE = 60.0
+"""A poll in hand is another's to take up no sooner than this many seconds, however short its interval."""
+FOR_EVER = 10 * 365.25 * 86_400
+"""Seconds that a step without a timeout waits before it looks again."""
+
+
+@dataclass(slots=True)
+class _Row:
+    kind: str
+    status: str
+    attempt: int
+    value: Any
+    deadline: float | None
+    """On this process's monotonic clock, from what was left on the database's when it was read."""
+
+
+class Steps:
+    """The ledger of one execution. Methods come in pairs: `run` for plain handlers, `arun` for `async` ones."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._phase = "compensate" if attempt.compensating else "run"
+        self._used: set[str] = set()
+        self._rows: dict[str, _Row] | None = None
+
+    # --- run ------------------------------------------------------------------------------------
+
+    def run(
+        self, key: str, fn: Callable[..., T], *args: Any, lease: float = 300, attempts: int = 1, **kwargs: Any
+    ) -> T:
+        """Calls `fn(*args, **kwargs)` once and for all; its result, normalised to JSON, is what a replay gets too.
+
+        `lease`: seconds that one call may take before it counts as lost. `attempts`: calls before its
+        exception is the handler's. Raises `StepKeyReused`, `PayloadInvalid`, and whatever `fn` raises.
+        """
+        _check_run(lease, attempts)
+        row = self._open(key, "run")
+        if row is not None and row.status == "completed":
+            return row.value  # type: ignore[no-any-return]
+        number = 0
+        while True:
+            number += 1
+            self._write(self._started(key, number, lease))
+            try:
+                value = fn(*args, **kwargs)
+            except Exception as error:
+                if number < attempts:
+                    continue
+                self._write(self._failed(key, "run", number, error))
+                raise
+            normal, text = payload.encode(value, f"step {key!r}", conf.MAX_PAYLOAD_BYTES)
+            self._write(self._completed(key, "run", number, text))
+            return normal  # type: ignore[no-any-return]
+
+    async def arun(
+        self,
+        key: str,
+        fn: Callable[..., Awaitable[T]] | Callable[..., T],
+        *args: Any,
+        lease: float = 300,
+        attempts: int = 1,
+        **kwargs: Any,
+    ) -> T:
+        """`run`, for `async` handlers; `fn` may be `async` or plain."""
+        _check_run(lease, attempts)
+        row = await self._aopen(key, "run")
+        if row is not None and row.status == "completed":
+            return row.value  # type: ignore[no-any-return]
+        number = 0
+        while True:
+            number += 1
+            await self._awrite(self._started(key, number, lease))
+            try:
+                value: Any = fn(*args, **kwargs)
+                if isinstance(value, Awaitable):
+                    value = await value
+            except Exception as error:
+                if number < attempts:
+                    continue
+                await self._awrite(self._failed(key, "run", number, error))
+                raise
+            normal, text = payload.encode(value, f"step {key!r}", conf.MAX_PAYLOAD_BYTES)
+            await self._awrite(self._completed(key, "run", number, text))
+            return normal  # type: ignore[no-any-return]
+
+    # --- sleep ----------------------------------------------------------------------------------
+
+    def sleep(self, key: str, seconds: float) -> None:
+        """Lets so many seconds pass, without a slot, a thread or a lease; the end is fixed when it begins."""
+        _check_seconds("seconds", seconds, zero=True)
+        self._slept(key, self._open(key, "sleep"), float(seconds))
+
+    async def asleep(self, key: str, seconds: float) -> None:
+        """`sleep`, for `async` handlers."""
+        _check_seconds("seconds", seconds, zero=True)
+        self._slept(key, await self._aopen(key, "sleep"), float(seconds))
+
+    def _slept(self, key: str, row: _Row | None, seconds: float) -> None:
+        left = seconds if row is None or row.deadline is None else row.deadline - time.monotonic()
+        if left > 0:
+            raise Suspend(left, [self._step(key, "sleep", "waiting", deadline=seconds)])
+
+    # --- wait_for -------------------------------------------------------------------------------
+
+    def wait_for(
+        self, key: str, poll: Callable[[], T | None], interval: float = 60, timeout: float | None = 86_400
+    ) -> T:
+        """What `poll()` returns as soon as it returns something else than None.
+
+        Asked every `interval` seconds, by one poller at a time; after `timeout` seconds (None: never)
+        `WaitTimeout` is raised. An exception of `poll` is the handler's.
+        """
+        _check_wait(interval, timeout)
+        row = self._open(key, "poll")
+        if row is not None and row.status == "completed":
+            return row.value  # type: ignore[no-any-return]
+        self._write(self._polling(key, interval, timeout))
+        return self._polled(key, row, poll(), interval, timeout, self._write)  # type: ignore[no-any-return]
+
+    async def await_for(
+        self,
+        key: str,
+        poll: Callable[[], Awaitable[T | None]] | Callable[[], T | None],
+        interval: float = 60,
+        timeout: float | None = 86_400,
+    ) -> T:
+        """`wait_for`, for `async` handlers; `poll` may be `async` or plain."""
+        _check_wait(interval, timeout)
+        row = await self._aopen(key, "poll")
+        if row is not None and row.status == "completed":
+            return row.value  # type: ignore[no-any-return]
+        await self._awrite(self._polling(key, interval, timeout))
+        value: Any = poll()
+        if isinstance(value, Awaitable):
+            value = await value
+        writes: list[StepWrite] = []
+        try:
+            return self._polled(key, row, value, interval, timeout, writes.append)  # type: ignore[no-any-return]
+        finally:
+            for write in writes:
+                await self._awrite(write)
+
+    def _polling(self, key: str, interval: float, timeout: float | None) -> StepWrite:
+        poll = max(float(interval), MIN_POLL_LEASE)
+        return self._step(key, "poll", "waiting", deadline=timeout, poll=poll)
+
+    def _polled(
+        self,
+        key: str,
+        row: _Row | None,
+        value: Any,
+        interval: float,
+        timeout: float | None,
+        write: Callable[[StepWrite], None],
+    ) -> Any:
+        if value is not None:
+            normal, text = payload.encode(value, f"step {key!r}", conf.MAX_PAYLOAD_BYTES)
+            write(self._completed(key, "poll", 1, text))
+            return normal
+        left = self._left(row, timeout)
+        if left <= 0:
+            timed_out = WaitTimeout(f"step {key!r}: nothing within {timeout:g} s")
+            write(self._failed(key, "poll", 1, timed_out))
+            raise timed_out
+        pause = min(float(interval), left)
+        raise Suspend(pause, [self._step(key, "poll", "waiting", deadline=timeout, poll=pause)])
+
+    # --- wait_event -----------------------------------------------------------------------------
+
+    def wait_event(
+        self,
+        key: str,
+        event: str,
+        correlate: str | Callable[[dict[str, Any]], str] | None = None,
+        timeout: float | None = 86_400,
+    ) -> Any:
+        """The payload of the first event of exactly that type; with `correlate`, of that correlation too.
+
+        `correlate` is a key of the state or a function of it, as for a wait stage. After `timeout`
+        seconds (None: never) `WaitTimeout` is raised.
+        """
+        _check_wait(1, timeout)
+        row = self._open(key, "event")
+        if row is not None and row.status == "completed":
+            return row.value
+        if self._is_over(row, timeout):
+            self._write(self._event_failed(key))
+            return self._event_after_timeout(key, self._read_again(key))
+        return self._park(key, event, correlate, row, timeout)
+
+    async def await_event(
+        self,
+        key: str,
+        event: str,
+        correlate: str | Callable[[dict[str, Any]], str] | None = None,
+        timeout: float | None = 86_400,
+    ) -> Any:
+        """`wait_event`, for `async` handlers."""
+        _check_wait(1, timeout)
+        row = await self._aopen(key, "event")
+        if row is not None and row.status == "completed":
+            return row.value
+        if self._is_over(row, timeout):
+            await self._awrite(self._event_failed(key))
+            return self._event_after_timeout(key, await self._aread_again(key))
+        return self._park(key, event, correlate, row, timeout)
+
+    def _is_over(self, row: _Row | None, timeout: float | None) -> bool:
+        return row is not None and row.status == "waiting" and self._left(row, timeout) <= 0
+
+    def _event_failed(self, key: str) -> StepWrite:
+        return self._failed(key, "event", 1, WaitTimeout(f"step {key!r}: no event in time"))
+
+    def _event_after_timeout(self, key: str, row: _Row) -> Any:
+        """One conditional write has decided: an event that came in before it stands, else the time is up."""
+        if row.status == "completed":
+            return row.value
+        raise WaitTimeout(f"step {key!r}: no event in time")
+
+    def _park(
+        self,
+        key: str,
+        event: str,
+        correlate: str | Callable[[dict[str, Any]], str] | None,
+        row: _Row | None,
+        timeout: float | None,
+    ) -> Any:
+        if not isinstance(event, str) or not event:
+            raise TypeError(f"step {key!r}: event is a type's name, not {event!r}")
+        correlation = self._correlation(key, correlate)
+        step = self._step(key, "event", "waiting", deadline=timeout)
+        step.event, step.correlation = event, correlation
+        raise Suspend(self._left(row, timeout), [step])
+
+    def _correlation(self, key: str, correlate: str | Callable[[dict[str, Any]], str] | None) -> str | None:
+        if correlate is None:
+            return None
+        state = self._attempt.state
+        value: Any = correlate(state) if callable(correlate) else state.get(correlate)
+        if value is None or isinstance(value, dict | list) or value == "":
+            raise ValueError(f"step {key!r}: correlate={correlate!r} gives {value!r}, not a string")
+        return value if isinstance(value, str) else compact(value)
+
+    # --- the ledger -----------------------------------------------------------------------------
+
+    def _open(self, key: str, kind: str) -> _Row | None:
+        self._check_key(key)
+        if self._rows is None:
+            self._take(self._attempt.read((sql.LOAD_STEPS, self._where())))
+        return self._found(key, kind)
+
+    async def _aopen(self, key: str, kind: str) -> _Row | None:
+        self._check_key(key)
+        if self._rows is None:
+            self._take(await self._attempt.aread((sql.LOAD_STEPS, self._where())))
+        return self._found(key, kind)
+
+    def _read_again(self, key: str) -> _Row:
+        rows = self._attempt.read((sql.LOAD_STEP, (*self._where(), key)))
+        return _row(rows[0])
+
+    async def _aread_again(self, key: str) -> _Row:
+        rows = await self._attempt.aread((sql.LOAD_STEP, (*self._where(), key)))
+        return _row(rows[0])
+
+    def _where(self) -> tuple[str, str, str]:
+        lease = self._attempt.lease
+        return lease.run_id, lease.node(self._attempt.ordinal), self._phase
+
+    def _take(self, rows: list[tuple[Any, ...]]) -> None:
+        self._rows = {row[0]: _row(row) for row in rows}
+
+    def _found(self, key: str, kind: str) -> _Row | None:
+        assert self._rows is not None
+        row = self._rows.get(key)
+        if row is not None and row.kind != kind:
+            raise StepKeyReused(
+                f"step {key!r} is a {row.kind} in the ledger, and a {kind} here: the handler has changed"
+            )
+        return None if row is not None and row.status == "failed" else row
+
+    def _check_key(self, key: str) -> None:
+        self._attempt.signal.raise_if_aborted()
+        if not isinstance(key, str) or not key or len(key) > 255:
+            raise TypeError(f"a step's key is a string of 1 to 255 characters, not {key!r}")
+        payload.normalise(key, "step key")
+        if key in self._used:
+            raise StepKeyReused(f"step {key!r} is used twice in one execution of {self._attempt.path}")
+        self._used.add(key)
+
+    def _left(self, row: _Row | None, timeout: float | None) -> float:
+        if row is not None and row.deadline is not None:
+            return row.deadline - time.monotonic()
+        return FOR_EVER if timeout is None else float(timeout)
+
+    def _write(self, write: StepWrite) -> None:
+        self._attempt.signal.raise_if_aborted()
+        if not self._attempt.settle(self._boundary(write)):
+            raise Aborted(self._attempt.signal.reason or LEASE_LOST)
+
+    async def _awrite(self, write: StepWrite) -> None:
+        self._attempt.signal.raise_if_aborted()
+        if not await self._attempt.asettle(self._boundary(write)):
+            raise Aborted(self._attempt.signal.reason or LEASE_LOST)
+
+    def _boundary(self, write: StepWrite) -> Boundary:
+        return Boundary(compensating=self._attempt.compensating, steps=[write])
+
+    def _step(
+        self, key: str, kind: str, status: str, *, deadline: float | None = None, poll: float | None = None
+    ) -> StepWrite:
+        ordinal = self._attempt.ordinal
+        return StepWrite(ordinal, self._phase, key, kind, status, deadline=deadline, poll=poll)
+
+    def _started(self, key: str, number: int, lease: float) -> StepWrite:
+        return StepWrite(
+            self._attempt.ordinal, self._phase, key, "run", "running", attempt=number, lease=float(lease)
+        )
+
+    def _completed(self, key: str, kind: str, number: int, text: str) -> StepWrite:
+        return StepWrite(
+            self._attempt.ordinal, self._phase, key, kind, "completed", attempt=number, value=text
+        )
+
+    def _failed(self, key: str, kind: str, number: int, error: BaseException) -> StepWrite:
+        code = FailureCode.WAIT_TIMEOUT if isinstance(error, WaitTimeout) else FailureCode.ACTION_FAILED
+        text = compact(describe(error, code, self._attempt.path))
+        return StepWrite(self._attempt.ordinal, self._phase, key, kind, "failed", attempt=number, error=text)
+
+
+def _row(row: tuple[Any, ...]) -> _Row:
+    _, kind, status, attempt, value, deadline, _ = row
+    end = None if deadline is None else time.monotonic() + deadline
+    return _Row(kind, status, attempt, None if value is None else json.loads(value), end)
+
+
+def _check_seconds(name: str, value: float, *, zero: bool) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is a number of seconds, not {value!r}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero) or value > FOR_EVER:
+        raise ValueError(f"{name} is a number of seconds{'' if zero else ' above 0'}, not {value!r}")
+
+
+def _check_run(lease: float, attempts: int) -> None:
+    _check_seconds("lease", lease, zero=False)
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1_000_000:
+        raise ValueError(f"attempts is a number from 1 to 1,000,000, not {attempts!r}")
+
+
+def _check_wait(interval: float, timeout: float | None) -> None:
+    _check_seconds("interval", interval, zero=False)
+    if timeout is not None:
+        _check_seconds("timeout", timeout, zero=False)
