@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
+from workflow import failpoints
 from workflow.conf import conf
+from workflow.errors import FailureCode
+from workflow.plan import compact, fault
 from workflow.sql import sweeps as sql
+from workflow.sql import workers as workers_sql
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
 from workflow.store.ports import DjangoPort, Port
@@ -19,6 +24,8 @@ from workflow.store.ports import DjangoPort, Port
 logger = logging.getLogger("workflow")
 
 BATCH = 500
+IDLE_AFTER = 60.0
+"""Seconds without any change after which a run without a job is given the one that comes next."""
 
 
 async def reap_leases(port: Port) -> int:
@@ -32,7 +39,56 @@ async def reap_leases(port: Port) -> int:
     return len(units) + len(deliveries)
 
 
-SWEEPS: dict[str, Callable[[Port], Awaitable[int]]] = {"leases": reap_leases, "waits": expire_waits}
+async def mend_idle_runs(port: Port) -> int:
+    """Runs that no job, wait or timer will ever touch again: queue and crash cannot make one, but people can.
+
+    One that is found young gets the job that its tree says comes next. One that nobody could bring on
+    for `STUCK_THRESHOLD`, or whose tree says nothing, fails with STUCK_RUN_REAPED.
+    """
+    threshold = conf.STUCK_THRESHOLD
+    young = min(IDLE_AFTER, threshold)
+    mended, after = 0, str(UUID(int=0))
+    while True:
+        rows = (await port.run([(sql.FIND_IDLE_RUNS, (young, after, BATCH))]))[0]
+        for run_id, workflow, version, status, age in rows:
+            after = run_id
+            try:
+                mended += await _mend(port, run_id, status, age >= threshold, young)
+            except Exception:
+                logger.exception("run %s (%s version %d) could not be mended", run_id, workflow, version)
+        if len(rows) < BATCH:
+            return mended
+
+
+async def _mend(port: Port, run_id: str, status: str, old: bool, young: float) -> int:
+    if not old:
+        locked, advanced = await port.run(
+            [(sql.LOCK_IDLE_RUN, (run_id, young)), (sql.ADVANCE_RUN, (run_id,))]
+        )
+        if locked and advanced:
+            logger.warning("run %s was %s without a job: it goes on", run_id, status)
+        return len(advanced) if locked else 0
+    message = f"the run was {status}, and no job, wait or timer was left to bring it on"
+    error = compact(fault(FailureCode.STUCK_RUN_REAPED, message, ""))
+    locked, failed = await port.run(
+        [(sql.LOCK_IDLE_RUN, (run_id, young)), (sql.FAIL_RUN, (error, run_id, error))]
+    )
+    if failed:
+        logger.error("run %s is stuck and fails: %s", run_id, message)
+    return len(failed)
+
+
+async def forget_workers(port: Port) -> int:
+    """Drops the rows of worker processes that were last seen more than a day ago."""
+    return len((await port.run([(workers_sql.FORGET, ())]))[0])
+
+
+SWEEPS: dict[str, Callable[[Port], Awaitable[int]]] = {
+    "leases": reap_leases,
+    "waits": expire_waits,
+    "runs": mend_idle_runs,
+    "workers": forget_workers,
+}
 
 
 async def sweep(port: Port) -> dict[str, int]:
@@ -40,7 +96,9 @@ async def sweep(port: Port) -> dict[str, int]:
     counts: dict[str, int] = {}
     for name, one in SWEEPS.items():
         try:
+            failpoints.hit("sweep.before")
             counts[name] = await one(port)
+            failpoints.hit("sweep.after")
         except Exception:
             logger.exception("the sweep of %s failed; the next pass finds its work again", name)
             counts[name] = 0

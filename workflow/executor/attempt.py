@@ -18,7 +18,7 @@ from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, connections, transaction
 from pydantic import TypeAdapter, ValidationError
 
-from workflow import payload, retry
+from workflow import failpoints, payload, retry
 from workflow.conf import conf
 from workflow.context import Context
 from workflow.definitions import Action
@@ -144,6 +144,7 @@ class Attempt:
         """Calls a plain handler in this thread."""
         self.begun = time.monotonic()
         try:
+            failpoints.hit("attempt.before")
             if self.atomic:
                 return self._run_atomic()
             refresh_connections()
@@ -187,6 +188,8 @@ class Attempt:
                 settlement = Settlement(self.lease, boundary)
                 if not settle_now(DjangoPort(using), settlement):
                     raise LeaseLost(self.path)
+                failpoints.hit("atomic.before-commit")
+            failpoints.hit("atomic.after-commit")
         except (DatabaseError, InterfaceError) as error:
             # The connection may have died in COMMIT: what became of it is asked, never guessed.
             if settlement is None or fact is None or not is_connection_lost(error):
@@ -256,6 +259,7 @@ class Attempt:
 
     def _conclude(self, value: Any) -> Completed:
         """A handler's result as a fact, normalised before anybody sees it."""
+        failpoints.hit("attempt.after")
         if self.compensating:
             return Completed(self.ordinal, None, None, notes=self.take_notes())
         output, text = encode_output(value, self.action.output_adapter, f"{self.path} output")

@@ -30,8 +30,8 @@ from workflow.plan import (
     fault,
 )
 from workflow.signals import LEASE_LOST, SHUTDOWN, TIMEOUT
-from workflow.store.claims import Claim, snapshots
-from workflow.store.settle import Lease, Rejected, Settlement
+from workflow.store.claims import Claim, Misfit, snapshots
+from workflow.store.settle import Rejected, Settlement
 
 logger = logging.getLogger("workflow")
 
@@ -47,11 +47,9 @@ def _nobody() -> None:
 class Execution:
     """A unit at work. `inbox` holds facts that the plan has not seen yet."""
 
-    def __init__(
-        self, claim: Claim, workflow: Workflow, lease: Lease, run: RunSnapshot, runtime: Runtime
-    ) -> None:
+    def __init__(self, claim: Claim, workflow: Workflow, run: RunSnapshot, runtime: Runtime) -> None:
         self.claim = claim
-        self.lease = lease
+        self.lease = claim.lease(run.places)
         self.workflow = workflow
         self.inbox: list[Fact] = []
         self.attempts: dict[int, Attempt] = {}
@@ -66,7 +64,8 @@ class Execution:
     def _make_plan(self, run: RunSnapshot) -> Unit | Undo:
         if self.claim.kind == states.COMPENSATE:
             return Undo(self.workflow.tree, run)
-        return Unit(self.workflow.tree, self.claim.ordinal, run)
+        ordinal = self.claim.ordinal
+        return Unit(self.workflow.tree, ordinal if run.places is None else run.places.index(ordinal), run)
 
     # --- called by the runtime ------------------------------------------------------------------
 
@@ -166,6 +165,8 @@ class Execution:
         """
         logger.error("run %s: the database refused a boundary: %s", self.lease.run_id, rejected)
         run = (await snapshots(self._runtime.port, [(self.claim, self.workflow.tree)]))[0]
+        if isinstance(run, Misfit):
+            raise rejected
         failed: list[Fact] = []
         for fact in facts:
             node = self.workflow.tree.nodes[fact.ordinal]

@@ -11,14 +11,18 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from workflow import states
+from workflow import failpoints, states
 from workflow.definitions import Workflow
+from workflow.errors import VersionConflict
 from workflow.executor.execution import Execution
 from workflow.executor.runtime import Runtime
+from workflow.plan import Boundary, HistoryEntry, compact, fault
+from workflow.plan.boundary import DELETE
 from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store import events as events_store
-from workflow.store.claims import Claim
+from workflow.store.claims import Claim, Misfit
+from workflow.store.settle import Settlement
 
 logger = logging.getLogger("workflow")
 
@@ -50,16 +54,39 @@ async def execute(claimed: Sequence[Claim], runtime: Runtime, launch: Callable[[
         return
     found = await claims_store.snapshots(runtime.port, [(claim, workflow.tree) for claim, workflow in units])
     for (claim, workflow), snapshot in zip(units, found, strict=True):
-        launch(Execution(claim, workflow, claim.lease, snapshot, runtime))
+        if isinstance(snapshot, Misfit):
+            await _fail_misfit(claim, workflow, snapshot, runtime)
+        else:
+            launch(Execution(claim, workflow, snapshot, runtime))
 
 
 async def _deliver(claim: Claim, runtime: Runtime) -> None:
+    failpoints.hit("deliver.before")
     if claim.kind == states.DELIVER:
         rows = await events_store.deliver(runtime.port, claim.node_id)
     else:
         rows = await events_store.check(runtime.port, claim.node_id)
     runtime.announce_rows(rows)
+    failpoints.hit("deliver.resolved")
     await claims_store.drop(runtime.port, [claim])
+
+
+async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime: Runtime) -> None:
+    """Ends a run that the definition cannot go on with: one clear error, and no handler is called."""
+    run = claim.run
+    assert run is not None
+    message = f"version {workflow.version} cannot go on with a run of version {run.version}: {misfit}"
+    error = compact(fault(VersionConflict.code, message, workflow.name))
+    boundary = Boundary(
+        compensating=run.status == states.COMPENSATING,
+        run_target=states.FAILED,
+        run_error=error,
+        cancel_pending=True,
+        history=[HistoryEntry(states.EVENT_FAILED, None, f'{{"error":{error}}}')],
+        job=DELETE,
+    )
+    logger.error("run %s: %s", run.id, message)
+    await runtime.settle(Settlement(claim.lease(), boundary))
 
 
 def _ghost(claim: Claim) -> str | None:

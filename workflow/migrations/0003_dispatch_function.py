@@ -21,7 +21,7 @@ BEGIN
                 CASE WHEN p_input IS NULL THEN '{}'::jsonb
                      WHEN jsonb_typeof(p_input) = 'object' THEN p_input
                      ELSE jsonb_build_object('input', p_input) END,
-                p_context, p_correlation_id, p_idempotency_key, now(), now())
+                p_context, p_correlation_id, p_idempotency_key, clock_timestamp(), now())
         ON CONFLICT (workflow, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
         IF FOUND THEN
             INSERT INTO workflow_node (id, run_id, path, unit, kind)

@@ -38,7 +38,7 @@ WITH batch AS MATERIALIZED (
            CASE WHEN b.input IS NULL THEN '{}'::jsonb
                 WHEN jsonb_typeof(b.input) = 'object' THEN b.input
                 ELSE jsonb_build_object('input', b.input) END,
-           %(context)s::jsonb, b.correlation, b.key, (%(by)s::text IS NOT NULL)::int, now(), now()
+           %(context)s::jsonb, b.correlation, b.key, (%(by)s::text IS NOT NULL)::int, clock_timestamp(), now()
     FROM batch AS b ORDER BY b.position
     ON CONFLICT (workflow, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING id, queue, priority
@@ -176,6 +176,8 @@ SELECT EXISTS (SELECT 1 FROM workflow_runevent WHERE run_id = %(run)s AND name =
     OR EXISTS (SELECT 1 FROM workflow_node
                WHERE run_id = %(run)s AND (status = 'compensated' OR compensate_attempt > 0))
 """
+
+HAS_NODE: Final = "SELECT 1 FROM workflow_node WHERE run_id = %(run)s AND path = %(path)s"
 
 FORGET_STEPS: Final = """
 DELETE FROM workflow_step AS s

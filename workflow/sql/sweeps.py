@@ -48,3 +48,58 @@ FROM stale WHERE j.id = stale.id
 RETURNING j.id::text
 """
 """The same for jobs that belong to no run."""
+
+_IDLE: Final = """
+r.finished_at IS NULL
+AND NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.run_id = r.id AND j.kind <> 'check')
+AND NOT EXISTS (SELECT 1 FROM workflow_node AS n WHERE n.run_id = r.id AND n.wait_event IS NOT NULL)
+"""
+# Live, but no job will ever touch it and no event or deadline will wake it: a wait that is parked has `wait_event`.
+
+FIND_IDLE_RUNS: Final = f"""
+SELECT r.id::text, r.workflow, r.version, r.status, extract(epoch FROM now() - r.updated_at)::float8
+FROM workflow_run AS r
+WHERE {_IDLE} AND r.updated_at < now() - %s * interval '1 second' AND r.id > %s::uuid
+ORDER BY r.id LIMIT %s
+"""
+"""Pages through the live runs by id, so that runs which it may not touch do not hide those behind them."""
+
+LOCK_IDLE_RUN: Final = f"""
+SELECT r.id FROM workflow_run AS r
+WHERE r.id = %s::uuid AND {_IDLE} AND r.updated_at < now() - %s * interval '1 second'
+FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+ADVANCE_RUN: Final = f"""
+INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at, last_error)
+SELECT gen_random_uuid(), CASE WHEN r.status = 'compensating' THEN 'compensate' ELSE 'unit' END, r.id,
+       CASE WHEN r.status = 'compensating' THEN r.id ELSE next.id END, r.queue, r.priority, now(),
+       'found without a job'
+FROM workflow_run AS r
+LEFT JOIN LATERAL (
+    SELECT n.id FROM workflow_node AS n
+    WHERE n.run_id = r.id AND n.kind = 'pipeline' AND n.status NOT IN ('completed', 'skipped')
+    ORDER BY n.id LIMIT 1
+) AS next ON true
+WHERE r.id = %s::uuid AND (r.status = 'compensating' OR next.id IS NOT NULL) AND {_IDLE}
+ON CONFLICT (run_id, node_id) DO NOTHING
+RETURNING id
+"""
+"""Gives an idle run the job that its tree says comes next; the unit then finds out what is left to do."""
+
+FAIL_RUN: Final = f"""
+WITH failed AS (
+    UPDATE workflow_run AS r
+    SET status = 'failed', finished_at = now(), updated_at = now(), seq = r.seq + 1, error = %s::jsonb
+    WHERE r.id = (SELECT f.id FROM workflow_run AS f WHERE f.id = %s::uuid FOR NO KEY UPDATE SKIP LOCKED) AND {_IDLE}
+    RETURNING r.id, r.seq
+), nodes AS (
+    UPDATE workflow_node AS n SET status = 'cancelled', finished_at = now(), due_at = NULL, wait_outcome = NULL
+    FROM failed WHERE n.run_id = failed.id AND n.status IN ('pending', 'running', 'waiting')
+), jobs AS (
+    DELETE FROM workflow_job AS j USING failed WHERE j.run_id = failed.id
+)
+INSERT INTO workflow_runevent (run_id, seq, name, at, data)
+SELECT id, seq, 'failed', now(), jsonb_build_object('error', %s::jsonb) FROM failed
+RETURNING run_id::text, seq, name, node, at, data::text
+"""

@@ -18,5 +18,5 @@ UPDATE workflow_worker SET stopped_at = now(), seen_at = now(), units = 0 WHERE 
 """
 
 FORGET: Final = """
-DELETE FROM workflow_worker WHERE seen_at < now() - interval '1 day'
+DELETE FROM workflow_worker WHERE seen_at < now() - interval '1 day' RETURNING id
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from workflow import ids, states
+from workflow import failpoints, ids, states
 from workflow.definitions import Tree
 from workflow.plan import NodeSnapshot, RunSnapshot
 from workflow.plan.snapshot import needed
@@ -48,13 +48,14 @@ class Claim:
     run: ClaimedRun | None = None
 
     @property
-    def lease(self) -> Lease:
-        assert self.run_id is not None
-        return Lease(self.run_id, self.job_id, self.token)
-
-    @property
     def ordinal(self) -> int:
+        """The unit's ordinal in the run's own tree."""
         return UUID(self.node_id).int & ids.MAX_ORDINAL
+
+    def lease(self, places: tuple[int, ...] | None = None) -> Lease:
+        """What every write of the unit carries."""
+        assert self.run_id is not None
+        return Lease(self.run_id, self.job_id, self.token, places)
 
 
 async def claim(
@@ -68,6 +69,7 @@ async def claim(
     which: Statement = (sql.CLAIM, (limit, names, names, limit, worker_id))
     if run_id is not None:
         which = (sql.CLAIM_OF_RUN, (run_id, limit, names, names, limit, worker_id))
+    failpoints.hit("claim.before")
     rows, runs, due = await port.run(
         [
             which,
@@ -79,13 +81,19 @@ async def claim(
     claimed = [Claim(*row[:7]) for row in rows]
     for each in claimed:
         each.run = by_id.get(each.run_id or "")
+    if claimed:
+        failpoints.hit("claim.after")
     return claimed, due[0][0]
 
 
 _UNTOUCHED = NodeSnapshot()
 
 
-async def snapshots(port: Port, claims: Iterable[tuple[Claim, Tree]]) -> list[RunSnapshot]:
+class Misfit(Exception):
+    """The run's tree is not the definition's any more: what is left of it has no place there."""
+
+
+async def snapshots(port: Port, claims: Iterable[tuple[Claim, Tree]]) -> list[RunSnapshot | Misfit]:
     """What each unit needs to know of its run. A run that nobody began yet is read from its definition alone."""
     claims = list(claims)
     low: list[str] = []
@@ -93,10 +101,10 @@ async def snapshots(port: Port, claims: Iterable[tuple[Claim, Tree]]) -> list[Ru
     for claimed, tree in claims:
         run = claimed.run
         assert run is not None
-        if run.status == states.PENDING:
-            continue
         if run.fingerprint != tree.fingerprint:
             ranges = [(1, ids.MAX_ORDINAL)]
+        elif run.status == states.PENDING:
+            continue
         else:
             ranges = needed(tree, claimed.ordinal if claimed.kind == states.UNIT else 0)
         low.extend(ids.node_id_text(run.id, first) for first, _ in ranges)
@@ -108,9 +116,13 @@ async def snapshots(port: Port, claims: Iterable[tuple[Claim, Tree]]) -> list[Ru
     return [_snapshot(claimed, tree, by_run.get(claimed.run_id or "", [])) for claimed, tree in claims]
 
 
-def _snapshot(claimed: Claim, tree: Tree, rows: list[tuple[Any, ...]]) -> RunSnapshot:
+def _snapshot(claimed: Claim, tree: Tree, rows: list[tuple[Any, ...]]) -> RunSnapshot | Misfit:
     run = claimed.run
     assert run is not None
+    try:
+        places = _places(tree, rows) if run.fingerprint != tree.fingerprint else None
+    except Misfit as misfit:
+        return misfit
     nodes = [_UNTOUCHED] * len(tree.nodes)
     for _, _, path, status, attempt, compensate_attempt, due_in, output, error, seq, outcome in rows:
         node = tree.by_path.get(path)
@@ -131,8 +143,25 @@ def _snapshot(claimed: Claim, tree: Tree, rows: list[tuple[Any, ...]]) -> RunSna
         state=json.loads(run.state),
         nodes=nodes,
         error=None if run.error is None else json.loads(run.error),
+        places=places,
         last_error=claimed.last_error,
     )
+
+
+def _places(tree: Tree, rows: list[tuple[Any, ...]]) -> tuple[int, ...]:
+    """Where the definition's nodes are in the run's tree, matched by path.
+
+    A node of the definition that the run does not have cannot be settled, and one of the run that is
+    still live cannot be run without its definition: either is a `Misfit`.
+    """
+    theirs = {row[2]: UUID(row[1]).int & ids.MAX_ORDINAL for row in rows}
+    missing = [node.path for node in tree.nodes[1:] if node.path not in theirs]
+    if missing:
+        raise Misfit(f"the definition has {missing[0]!r}, the run has not")
+    left = [row[2] for row in rows if row[3] in states.NODE_LIVE and row[2] not in tree.by_path]
+    if left:
+        raise Misfit(f"the run has {left[0]!r} still to do, the definition has it no more")
+    return (0, *(theirs[node.path] for node in tree.nodes[1:]))
 
 
 async def release(
@@ -140,6 +169,7 @@ async def release(
 ) -> None:
     """Gives claimed jobs back unbegun, due after `delay` seconds; `refund` gives their attempt back too."""
     claims = list(claims)
+    failpoints.hit("release.before")
     parameters = (
         plain([c.job_id for c in claims]),
         plain([c.token for c in claims]),

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 from django.db import DatabaseError as DjangoDatabaseError
 
-from workflow import ids
+from workflow import failpoints, ids
 from workflow.plan import Boundary, HistoryEntry
 from workflow.plan.boundary import AWAIT, DELETE, KEEP, RELEASE
 from workflow.sql import settle as sql
@@ -325,6 +325,22 @@ def settle_now(port: DjangoPort, settlement: Settlement) -> bool:
     return settlement.seq is not None
 
 
+def _hit(place: str, settlements: Sequence[Settlement]) -> None:
+    """Failpoints for each kind of boundary in a batch: what it starts, ends, parks or gives back."""
+    for settlement in settlements:
+        boundary = settlement.boundary
+        kinds = {f"{c.source}-{c.target}" for c in boundary.changes} | {f"job-{boundary.job}"}
+        if boundary.run_target:
+            kinds.add(f"run-{boundary.run_target}")
+        if boundary.compensating:
+            kinds.add("compensate")
+        if boundary.steps:
+            kinds.add("step")
+        for kind in sorted(kinds):
+            failpoints.hit(f"{place}:{kind}")
+    failpoints.hit(place)
+
+
 def is_connection_lost(error: BaseException) -> bool:
     """Whether the database went away, as against refusing what it was given."""
     cause: BaseException | None = error
@@ -404,8 +420,12 @@ class Committer:
 
     async def _commit(self, batch: list[tuple[Settlement, asyncio.Future[Settlement]]]) -> None:
         settlements = [s for s, _ in batch]
+        if failpoints.armed:
+            _hit("settle.before", settlements)
         try:
             await self._run(settlements)
+            if failpoints.armed:
+                _hit("settle.after", settlements)
         except psycopg.Error as error:
             if len(batch) == 1:
                 settlement, future = batch[0]

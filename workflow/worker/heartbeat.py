@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from workflow import failpoints
 from workflow.conf import conf
 from workflow.sql import claim as sql
 from workflow.sql import workers as workers_sql
@@ -84,6 +85,7 @@ class Heartbeat:
         self._drop()
 
     def _beat(self) -> None:
+        failpoints.hit("heartbeat.before")
         leases = self._leases()
         connection = self._connect()
         jobs, tokens = plain(job for job, _ in leases), plain(token for _, token in leases)

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import psycopg
@@ -18,7 +18,7 @@ from workflow import ids, sweeps
 from workflow.conf import conf
 from workflow.executor import Execution, execute
 from workflow.registry import registry
-from workflow.signals import CANCELLED, LEASE_LOST
+from workflow.signals import LEASE_LOST
 from workflow.sql import claim as claim_sql
 from workflow.sql import workers as workers_sql
 from workflow.sql.arrays import plain
@@ -50,7 +50,7 @@ class WorkerProcess:
         self._parameters = parameters
         self._executions: dict[str, Execution] = {}
         self._units: set[asyncio.Task[None]] = set()
-        self._claiming = 0
+        self._errands: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._bell = asyncio.Event()
@@ -255,6 +255,11 @@ class WorkerProcess:
         except TimeoutError:
             await self._look_for_lost()
 
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
     async def _sleep(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
@@ -274,11 +279,9 @@ class WorkerProcess:
             logger.debug("the loop has ended")
 
     def _lost_jobs(self, jobs: Sequence[str]) -> None:
-        for job_id in jobs:
-            execution = self._executions.get(job_id)
-            if execution is not None and execution.lost is None:
-                logger.warning("job %s of run %s is lost: its lease is gone", job_id, execution.lease.run_id)
-                execution.abandon(CANCELLED)
+        """The heartbeat found leases gone: why is asked before handlers are told."""
+        if any(job_id in self._executions for job_id in jobs):
+            self._spawn(self._look_for_lost())
 
     def _lost_all(self) -> None:
         for execution in list(self._executions.values()):
@@ -309,7 +312,7 @@ class WorkerProcess:
     async def _listen(self) -> None:
         def on_signal(run_id: str) -> None:
             if any(e.lease.run_id == run_id for e in self._executions.values()):
-                self._loop.create_task(self._look_for_lost())
+                self._spawn(self._look_for_lost())
 
         await doorbell_class()(lambda: self._parameters, self._bell.set, on_signal).listen()
 

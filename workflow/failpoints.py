@@ -1,0 +1,71 @@
+"""Named places around commits where a test can make a process stop, raise or die. Off: one look-up in an empty dict.
+
+`WORKFLOW_FAILPOINTS` in the environment of a worker process arms them: `name=action[@n]`, separated by
+commas. `action` is `kill` (SIGKILL to oneself), `stop` (SIGSTOP to oneself), `raise` or `sleep:<seconds>`;
+`@n` acts on the n-th hit only, counted from 1, else on each. Names may end in `*`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from fnmatch import fnmatchcase
+
+NAMES = (
+    "claim.before",
+    "claim.after",
+    "settle.before",
+    "settle.after",
+    "attempt.before",
+    "attempt.after",
+    "atomic.before-commit",
+    "atomic.after-commit",
+    "deliver.before",
+    "deliver.resolved",
+    "release.before",
+    "heartbeat.before",
+    "sweep.before",
+    "sweep.after",
+)
+"""Where they stand. For `settle.*` the kinds of boundary in the batch follow, as in `settle.before:start`."""
+
+
+class Failpoint(Exception):
+    """Raised by an armed failpoint."""
+
+
+def _parse(text: str) -> dict[str, tuple[str, int | None]]:
+    armed: dict[str, tuple[str, int | None]] = {}
+    for item in filter(None, text.split(",")):
+        name, _, action = item.strip().partition("=")
+        action, _, nth = action.partition("@")
+        armed[name] = (action, int(nth) if nth else None)
+    return armed
+
+
+armed: dict[str, tuple[str, int | None]] = _parse(os.environ.get("WORKFLOW_FAILPOINTS", ""))
+_hits: Counter[str] = Counter()
+
+
+def hit(name: str) -> None:
+    """Does what is armed for this place, if anything."""
+    if not armed:
+        return
+    for pattern, (action, nth) in armed.items():
+        if fnmatchcase(name, pattern):
+            _hits[pattern] += 1
+            if nth is None or _hits[pattern] == nth:
+                _act(name, action)
+
+
+def _act(name: str, action: str) -> None:
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif action.startswith("sleep:"):
+        time.sleep(float(action.removeprefix("sleep:")))
+    else:
+        raise Failpoint(name)
