@@ -1,7 +1,7 @@
 """Settings of the example project, for development, the demo and the tests.
 
 Read from the environment: DATABASE_URL, TEST_DATABASE_NAME, REDIS_URL, DEBUG, LOG_LEVEL, SECRET_KEY,
-ALLOWED_HOSTS and WORKFLOW_SETTINGS.
+ALLOWED_HOSTS, WORKFLOW_SETTINGS, SHOP_PAYMENT_TIMEOUT.
 """
 
 import json
@@ -92,4 +92,4 @@ LOGGING = {
 WORKFLOW: dict[str, object] = json.loads(os.environ.get("WORKFLOW_SETTINGS", "{}"))
 
 # How long the shop waits for a customer's payment, in seconds. A real one would give them days.
-SHOP_PAYMENT_TIMEOUT = 15.0
+SHOP_PAYMENT_TIMEOUT = float(os.environ.get("SHOP_PAYMENT_TIMEOUT", "20"))

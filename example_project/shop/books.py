@@ -81,21 +81,19 @@ class Books:
 
     def last_pieces(self) -> Check:
         """Products that more people wanted than there are: sold to the last piece, and not one more."""
-        wanted = {line.product_id for line in self.lines if self.orders[line.order_id].kind == "last-pieces"}
-        stock = self._moved(StockMove.Kind.RECEIVED)
-        asked = _sum((line.product_id, line.quantity) for line in self.lines)
-        short = [
-            product
-            for product in self.products
-            if product.pk in wanted and asked[product.pk] > stock[product.pk]
-        ]
+        start = self._moved(StockMove.Kind.RECEIVED)
+        asked = _sum(
+            (line.product_id, line.quantity)
+            for line in self.lines
+            if self.orders[line.order_id].kind == "last-pieces"
+        )
+        scarce = [product for product in self.products if asked[product.pk] > start[product.pk]]
         faults = [
-            f"{product.sku}: {self.sold[product.pk]} of {stock[product.pk]} sold"
-            for product in short
-            if self.sold[product.pk] != stock[product.pk]
+            f"{product.sku}: {self.sold[product.pk]} of {start[product.pk]} sold"
+            for product in scarce
+            if self.sold[product.pk] != start[product.pk]
         ]
-        pieces = sum(stock[product.pk] for product in short)
-        buyers = sum(asked[product.pk] for product in short)
+        pieces, buyers = (sum(count[product.pk] for product in scarce) for count in (start, asked))
         return Check(f"the last {pieces} pieces that {buyers} buyers wanted were sold, each once", faults)
 
     def stock_balances(self) -> Check:

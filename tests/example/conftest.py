@@ -1,9 +1,15 @@
-"""A branch of the shop to try things in."""
+"""A branch of the shop to try things in, and processes of `manage.py` on the test's database."""
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from itertools import count
+from urllib.parse import quote, urlencode
 
 import pytest
+from django.conf import settings
+from django.db import connection
 
 from example_project.shop.models import Order, Product
 from example_project.shop.orders import OrderRow, open_branch, orders_file, place
@@ -45,3 +51,41 @@ def take_order(branch: str) -> TakeOrder:
 @pytest.fixture
 def on_shelf(branch: str) -> Callable[[str], int]:
     return lambda sku: Product.objects.get(branch=BRANCH, sku=sku).quantity
+
+
+@pytest.fixture
+def manage(transactional_db: None) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`manage("shop_demo", "--limit", "5")`: a process of `manage.py` on the test's database."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments],
+            env={**os.environ, "DATABASE_URL": database_url(), "PYTHONUNBUFFERED": "1", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(child)
+        return child
+
+    yield run
+    for child in started:
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(20)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        if child.stdout:
+            child.stdout.close()
+
+
+def database_url() -> str:
+    """The database of this test run, as a URL that another process can be given."""
+    database = connection.settings_dict
+    options = {"host": database["HOST"], "port": database["PORT"], "user": database["USER"]}
+    options["password"] = database["PASSWORD"]
+    known = {key: value for key, value in options.items() if value}
+    return f"postgresql:///{quote(database['NAME'], safe='')}?{urlencode(known)}"
