@@ -98,7 +98,9 @@ class Run(models.Model):
                 condition=Q(correlation_id__isnull=False),
                 name="workflow_run_correlation",
             ),
-            models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="workflow_run_finished"),
+            models.Index(
+                fields=["finished_at"], condition=Q(finished_at__isnull=False), name="workflow_run_finished"
+            ),
             models.Index(fields=["id"], condition=Q(finished_at__isnull=True), name="workflow_run_live"),
         ]
         triggers = [_fsm("run_fsm", dict(states.RUN_EDGES)), _starts_pending("run_starts_pending")]
@@ -127,7 +129,10 @@ class Node(models.Model):
     unit = models.IntegerField()
     kind = models.CharField(max_length=8, choices=_choices(states.NODE_KINDS))
     status = models.CharField(
-        max_length=12, choices=_choices(states.NODE_STATUSES), default=states.PENDING, db_default=states.PENDING
+        max_length=12,
+        choices=_choices(states.NODE_STATUSES),
+        default=states.PENDING,
+        db_default=states.PENDING,
     )
     attempt = models.IntegerField(default=0, db_default=0)
     compensate_attempt = models.IntegerField(default=0, db_default=0)
@@ -156,7 +161,9 @@ class Node(models.Model):
                 condition=Q(wait_event__isnull=False),
                 name="workflow_node_wait",
             ),
-            models.Index(fields=["wait_until"], condition=Q(wait_until__isnull=False), name="workflow_node_wait_until"),
+            models.Index(
+                fields=["wait_until"], condition=Q(wait_until__isnull=False), name="workflow_node_wait_until"
+            ),
         ]
         triggers = [_fsm("node_fsm", dict(states.NODE_EDGES)), _starts_pending("node_starts_pending")]
 
@@ -193,7 +200,10 @@ class Job(models.Model):
             models.UniqueConstraint(fields=["run", "node_id"], name="workflow_job_one_per_node"),
             models.CheckConstraint(
                 condition=Q(
-                    lease_token__isnull=True, locked_at__isnull=True, worker_id__isnull=True, started_at__isnull=True
+                    lease_token__isnull=True,
+                    locked_at__isnull=True,
+                    worker_id__isnull=True,
+                    started_at__isnull=True,
                 )
                 | Q(
                     lease_token__isnull=False,
@@ -210,7 +220,9 @@ class Job(models.Model):
                 condition=Q(lease_token__isnull=True),
                 name="workflow_job_due",
             ),
-            models.Index(fields=["worker_id"], condition=Q(lease_token__isnull=False), name="workflow_job_leased"),
+            models.Index(
+                fields=["worker_id"], condition=Q(lease_token__isnull=False), name="workflow_job_leased"
+            ),
         ]
         triggers = [
             pgtrigger.Trigger(
@@ -298,7 +310,9 @@ class Event(models.Model):
     payload = models.JSONField(null=True)
     event_id = models.TextField(null=True)
     taken = models.BooleanField(default=False, db_default=False)
-    at = models.DateTimeField(db_default=models.Func(function="clock_timestamp", output_field=models.DateTimeField()))
+    at = models.DateTimeField(
+        db_default=models.Func(function="clock_timestamp", output_field=models.DateTimeField())
+    )
     xact = models.BigIntegerField()
 
     class Meta:

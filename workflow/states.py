@@ -130,21 +130,6 @@ EVENTS: Final = (
     EVENT_CANCELLED,
 )
 
-# Codes of a run's or a node's error: the contract, section 4.
-ACTION_FAILED: Final = "ACTION_FAILED"
-ACTION_TIMEOUT: Final = "ACTION_TIMEOUT"
-PRECHECK_FAILED: Final = "PRECHECK_FAILED"
-INPUT_INVALID: Final = "INPUT_INVALID"
-OUTPUT_INVALID: Final = "OUTPUT_INVALID"
-PAYLOAD_INVALID: Final = "PAYLOAD_INVALID"
-WAIT_TIMEOUT: Final = "WAIT_TIMEOUT"
-COMPENSATION_FAILED: Final = "COMPENSATION_FAILED"
-LEASE_HEARTBEAT_LOST: Final = "LEASE_HEARTBEAT_LOST"
-LEASE_ABSOLUTE_CAP: Final = "LEASE_ABSOLUTE_CAP"
-STUCK_RUN_REAPED: Final = "STUCK_RUN_REAPED"
-UNIT_TIMEOUT: Final = "UNIT_TIMEOUT"
-NEVER_RETRIED: Final = frozenset({INPUT_INVALID, OUTPUT_INVALID, PAYLOAD_INVALID, PRECHECK_FAILED})
-
 
 def illegal_edge(edges: Mapping[str, tuple[str, ...]]) -> str:
     """SQL that is true for an update which `edges` does not allow; for a trigger's WHEN clause.
