@@ -361,9 +361,12 @@ class EmbeddedPostgres:
                     )
                     parent.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
         if not (programs / "postgres").stat().st_mode & stat.S_IXOTH:
-            for path in (programs.parent, *programs.parent.rglob("*")):
-                mode = stat.S_IMODE(path.stat().st_mode)
-                path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
+            # Installed with a strict umask. The wheel keeps shared libraries in a folder beside its package.
+            package = programs.parent.parent
+            for folder in (programs.parent, package.with_name(f"{package.name}.libs")):
+                for path in (folder, *folder.rglob("*")) if folder.exists() else ():
+                    mode = stat.S_IMODE(path.stat().st_mode)
+                    path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
 
 
 def _alive(pid: int) -> bool:
