@@ -26,7 +26,8 @@ from workflow.plan.boundary import (
     Timer,
     Wake,
 )
-from workflow.plan.forward import Unit, compact, fault
+from workflow.plan.faults import compact, fault
+from workflow.plan.forward import Unit
 from workflow.plan.snapshot import NodeSnapshot, RunSnapshot, fold, nest, seed
 
 __all__ = [

@@ -24,7 +24,7 @@ from workflow.plan.boundary import (
     Start,
     Suspended,
 )
-from workflow.plan.forward import compact, fault
+from workflow.plan.faults import compact, fault
 from workflow.plan.snapshot import RunSnapshot
 
 

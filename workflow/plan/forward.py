@@ -10,7 +10,6 @@ members are still live, so that one outcome costs the same in a tree of ten node
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,15 +31,18 @@ from workflow.plan.boundary import (
     HistoryEntry,
     Move,
     NewJob,
-    Notes,
-    Park,
     Refused,
     Start,
     Suspended,
     Timer,
     Wake,
 )
-from workflow.plan.snapshot import RunSnapshot, States, nest
+from workflow.plan.branches import States
+from workflow.plan.draft import Draft
+from workflow.plan.faults import compact, fault, loss
+from workflow.plan.outputs import Outputs
+from workflow.plan.snapshot import RunSnapshot, nest
+from workflow.plan.waits import Unfit, output_of, park
 from workflow.states import (
     ACTION,
     CANCELLED,
@@ -57,16 +59,6 @@ from workflow.states import (
 )
 
 
-def compact(value: Any) -> str:
-    """JSON text of a value that is already plain JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def fault(code: str, message: str, node: str) -> dict[str, Any]:
-    """An error that the engine itself raises: it has no exception type and no traceback."""
-    return {"code": code, "message": message, "node": node, "type": None, "traceback": None}
-
-
 class Unit:
     """One claimed unit job: a pipeline, or a stage or action with `via="queue"`."""
 
@@ -80,7 +72,8 @@ class Unit:
         self.states = States(tree, ordinal, run)
         self.inflight: set[int] = set()
         """Nodes whose attempt, gate or pick is at work in this process."""
-        self._outputs: dict[int, Any] = {}
+        self._draft = Draft(self.status, self.attempt)
+        self._outputs = Outputs(tree, run)
         self._cursor: dict[int, int] = {}
         self._open: dict[int, int] = {}
         self._failures: dict[int, list[int]] = {}
@@ -90,14 +83,12 @@ class Unit:
         self._waits: set[int] = set()
         self._children: set[int] = set()
         self._seen_due: set[int] = set()
-        self._changes: dict[int, Change] = {}
-        self._move = Move()
 
     # --- what the executor calls ----------------------------------------------------------------
 
     def begin(self) -> Move:
         """The first boundary after the claim: starts the unit, or takes it up where it stands."""
-        self._open_move()
+        self._draft.open()
         if self.run_status == PENDING:
             self._run_goes_on(states.EVENT_STARTED)
         self._enter(self.ordinal)
@@ -105,22 +96,22 @@ class Unit:
 
     def advance(self, facts: Iterable[Fact]) -> Move:
         """The next boundary after what just happened."""
-        self._open_move()
+        self._draft.open()
         for fact in facts:
             self._apply(fact)
         return self._close()
 
     def release(self) -> Move:
         """Gives the unit back unfinished: a stopping worker spends no attempt."""
-        self._open_move()
-        move = self._move
-        move.done = True
+        boundary = self._draft.open()
         for ordinal in sorted(self.inflight):
             if self.status[ordinal] == RUNNING:
                 self._give_back(ordinal)
-        move.boundary.job = RELEASE
-        move.boundary.refund = True
-        move.boundary.awaited = self._awaited()
+        boundary.job = RELEASE
+        boundary.refund = True
+        boundary.awaited = self._awaited()
+        move = self._draft.close()
+        move.done = True
         return move
 
     def checkpoint(self, ordinal: int, output: Any, text: str | None) -> Boundary:
@@ -146,19 +137,14 @@ class Unit:
         self.inflight.discard(ordinal)
         match fact:
             case Completed():
-                self._note(ordinal, fact.notes)
+                self._draft.note(ordinal, fact.notes)
                 self._complete(ordinal, fact.output, fact.text, fact.settled)
             case Failed():
-                self._note(ordinal, fact.notes)
+                self._draft.note(ordinal, fact.notes)
                 self._attempt_failed(ordinal, fact.error, fact.delay, fact.final)
             case Suspended():
-                self._note(ordinal, fact.notes)
-                self._move.boundary.steps.extend(fact.steps)
-                self._move.boundary.history.append(
-                    HistoryEntry(states.EVENT_WAITING, self.tree.nodes[ordinal].path)
-                )
-                self._change(ordinal, WAITING, due=fact.delay)
-                self._later[ordinal] = fact.delay
+                self._draft.note(ordinal, fact.notes)
+                self._suspend(fact)
             case Answered(go=True):
                 self._start(ordinal, fact.correlation)
             case Answered():
@@ -170,29 +156,24 @@ class Unit:
                 if self._later.pop(ordinal, None) is not None:
                     self._enter(ordinal)
 
-    def _note(self, ordinal: int, notes: Notes | None) -> None:
-        if notes is not None:
-            self._move.boundary.history.extend(notes.entries)
-            if notes.progress is not None:
-                self._change(ordinal, self.status[ordinal], progress=notes.progress)
-
     def _complete(self, ordinal: int, output: Any, text: str | None, settled: bool = False) -> None:
         node = self.tree.nodes[ordinal]
         patch = nest(node.key, output)
-        if not settled:
-            boundary = self._move.boundary
-            if patch is not None:
-                self._patch(patch, text if patch is output else None)
-            name = states.EVENT_ACTION_COMPLETED if node.kind == ACTION else states.EVENT_STAGE_COMPLETED
-            data = f'{{"attempt":{self.attempt[ordinal]}}}' if node.kind == ACTION else None
-            boundary.history.append(HistoryEntry(name, node.path, data))
-            stale = "" if self.attempt[ordinal] > 1 else None
-            self._change(ordinal, COMPLETED, output=text, event=len(boundary.history), error=stale)
-        else:
+        if settled:
             self.status[ordinal] = COMPLETED
+        else:
+            if patch is not None:
+                self._draft.patch(patch, text if patch is output else None)
+            if node.kind == ACTION:
+                attempt = self.attempt[ordinal]
+                event = self._draft.say(states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{attempt}}}')
+            else:
+                event = self._draft.say(states.EVENT_STAGE_COMPLETED, node.path)
+            stale = "" if self.attempt[ordinal] > 1 else None
+            self._draft.change(ordinal, COMPLETED, output=text, event=event, error=stale)
         if patch is not None:
             self.states.merge(ordinal, patch)
-            self._outputs[ordinal] = patch
+            self._outputs.add(ordinal, patch)
         self._settled(ordinal)
 
     def _attempt_failed(self, ordinal: int, error: dict[str, Any], delay: float, final: bool) -> None:
@@ -204,21 +185,24 @@ class Unit:
             self._fail(ordinal, error)
             return
         data = {"attempt": attempt, "error": error, "delay": delay}
-        self._move.boundary.history.append(
-            HistoryEntry(states.EVENT_ACTION_RETRYING, node.path, compact(data), delay)
-        )
+        self._draft.say(states.EVENT_ACTION_RETRYING, node.path, compact(data), delay)
         if delay <= 0:
             self._start_attempt(ordinal, error=compact(error))
             return
-        self._change(ordinal, PENDING, error=compact(error), due=delay)
+        self._draft.change(ordinal, PENDING, error=compact(error), due=delay)
         self._later[ordinal] = delay
+
+    def _suspend(self, fact: Suspended) -> None:
+        self._draft.move.boundary.steps.extend(fact.steps)
+        self._draft.say(states.EVENT_WAITING, self.tree.nodes[fact.ordinal].path)
+        self._draft.change(fact.ordinal, WAITING, due=fact.delay)
+        self._later[fact.ordinal] = fact.delay
 
     def _give_back(self, ordinal: int) -> None:
         attempt = self.attempt[ordinal]
         data = {"attempt": attempt, "error": None, "delay": 0, "reason": "shutdown"}
-        path = self.tree.nodes[ordinal].path
-        self._move.boundary.history.append(HistoryEntry(states.EVENT_ACTION_RETRYING, path, compact(data)))
-        self._change(ordinal, PENDING, attempt=attempt - 1)
+        self._draft.say(states.EVENT_ACTION_RETRYING, self.tree.nodes[ordinal].path, compact(data))
+        self._draft.change(ordinal, PENDING, attempt=attempt - 1)
 
     # --- going on -------------------------------------------------------------------------------
 
@@ -229,13 +213,11 @@ class Unit:
         if node.own_job and ordinal != self.ordinal:
             self._children.add(ordinal)
             if status == PENDING:
-                self._move.boundary.new_jobs.append(NewJob(states.UNIT, ordinal))
+                self._draft.move.boundary.new_jobs.append(NewJob(states.UNIT, ordinal))
         elif status == PENDING:
-            due = self.run.nodes[ordinal].due_in
-            if due is not None and due > 0 and ordinal not in self._seen_due:
-                self._seen_due.add(ordinal)
-                self._later[ordinal] = due
-            elif self.attempt[ordinal] == 0 and _has_gate(node.definition):
+            if self._too_early(ordinal):
+                return
+            if self.attempt[ordinal] == 0 and _has_gate(node.definition):
                 self._ask(ordinal)
             else:
                 self._start(ordinal, None)
@@ -249,79 +231,79 @@ class Unit:
         else:
             self._resume_wait(ordinal)
 
+    def _too_early(self, ordinal: int) -> bool:
+        """Whether the node was not yet due at the claim; asked once, for the clock goes on since."""
+        due = self.run.nodes[ordinal].due_in
+        if due is None or due <= 0 or ordinal in self._seen_due:
+            return False
+        self._seen_due.add(ordinal)
+        self._later[ordinal] = due
+        return True
+
     def _ask(self, ordinal: int, event: dict[str, Any] | None = None) -> None:
         self.inflight.add(ordinal)
-        self._move.asks.append(Ask(ordinal, self.states.of(ordinal), event))
+        self._draft.move.asks.append(Ask(ordinal, self.states.of(ordinal), event))
 
     def _start(self, ordinal: int, correlation: str | None) -> None:
         node = self.tree.nodes[ordinal]
+        definition = node.definition
         self._run_goes_on(states.EVENT_RESUMED)
         if node.kind == ACTION:
             self._start_attempt(ordinal)
-            return
-        definition = node.definition
-        if isinstance(definition, Stage) and definition.wait_for is not None:
-            wait = definition.wait_for
-            if isinstance(wait.correlate, str):
-                value = self.states.of(ordinal).get(wait.correlate)
-                if value is None or isinstance(value, dict | list):
-                    message = f'correlate="{wait.correlate}": the state has no such scalar value'
-                    self._fail(ordinal, fault(FailureCode.ACTION_FAILED, message, node.path))
-                    return
-                correlation = value if isinstance(value, str) else compact(value)
-            self._change(ordinal, WAITING, wait=Park(wait.event, correlation, wait.timeout))
+        elif isinstance(definition, Stage) and definition.wait_for is not None:
+            try:
+                wait = park(definition.wait_for, self.states.of(ordinal), correlation, node.path)
+            except Unfit as unfit:
+                self._fail(ordinal, unfit.error)
+                return
+            self._draft.change(ordinal, WAITING, wait=wait)
             self._waits.add(ordinal)
-            return
-        self._change(ordinal, RUNNING)
-        self._open_container(ordinal)
+        else:
+            self._draft.change(ordinal, RUNNING)
+            self._open_container(ordinal)
 
     def _start_attempt(self, ordinal: int, error: str | None = None) -> None:
         attempt = self.attempt[ordinal] + 1
-        path = self.tree.nodes[ordinal].path
-        self._move.boundary.history.append(
-            HistoryEntry(states.EVENT_ACTION_STARTED, path, f'{{"attempt":{attempt}}}')
+        self._draft.say(
+            states.EVENT_ACTION_STARTED, self.tree.nodes[ordinal].path, f'{{"attempt":{attempt}}}'
         )
-        self._change(ordinal, RUNNING, attempt=attempt, error=error)
+        self._draft.change(ordinal, RUNNING, attempt=attempt, error=error)
+        self._launch(ordinal)
+
+    def _launch(self, ordinal: int) -> None:
         self.inflight.add(ordinal)
-        self._move.starts.append(Start(ordinal, attempt, self.states.of(ordinal)))
+        self._draft.move.starts.append(Start(ordinal, self.attempt[ordinal], self.states.of(ordinal)))
 
     def _lost(self, ordinal: int) -> None:
         """An attempt that is `running` at the claim died with its worker; the reason is on the job."""
-        node = self.tree.nodes[ordinal]
-        code = self.run.last_error.split(":", 1)[0].strip()
-        if code not in (FailureCode.LEASE_ABSOLUTE_CAP, FailureCode.UNIT_TIMEOUT):
-            code = FailureCode.LEASE_HEARTBEAT_LOST
+        code = loss(self.run.last_error)
         message = f"attempt {self.attempt[ordinal]} was lost with its worker ({self.run.last_error or code})"
-        final = code == FailureCode.LEASE_ABSOLUTE_CAP
-        self._attempt_failed(ordinal, fault(code, message, node.path), 0.0, final)
+        error = fault(code, message, self.tree.nodes[ordinal].path)
+        self._attempt_failed(ordinal, error, 0.0, final=code == FailureCode.LEASE_ABSOLUTE_CAP)
 
     def _resume_suspended(self, ordinal: int) -> None:
-        due = self.run.nodes[ordinal].due_in
-        if due is not None and due > 0 and ordinal not in self._seen_due:
-            self._seen_due.add(ordinal)
-            self._later[ordinal] = due
-            return
-        path = self.tree.nodes[ordinal].path
-        self._move.boundary.history.append(HistoryEntry(states.EVENT_RESUMED, path))
-        self._change(ordinal, RUNNING)
-        self.inflight.add(ordinal)
-        self._move.starts.append(Start(ordinal, self.attempt[ordinal], self.states.of(ordinal)))
+        if not self._too_early(ordinal):
+            self._draft.say(states.EVENT_RESUMED, self.tree.nodes[ordinal].path)
+            self._draft.change(ordinal, RUNNING)
+            self._launch(ordinal)
 
     def _resume_wait(self, ordinal: int) -> None:
         node = self.tree.nodes[ordinal]
         outcome = self.run.nodes[ordinal].wait_outcome
         definition = node.definition
-        assert isinstance(definition, Stage) and definition.wait_for is not None
+        assert isinstance(definition, Stage)
+        assert definition.wait_for is not None
         if outcome is None:
             self._waits.add(ordinal)
-        elif outcome.get("timeout"):
-            message = f'no event "{definition.wait_for.event}" within {definition.wait_for.timeout or 0:g} s'
-            self._fail(ordinal, fault(FailureCode.WAIT_TIMEOUT, message, node.path))
         elif "event" in outcome and definition.wait_for.pick is not None:
             self._ask(ordinal, outcome["event"])
         else:
-            output = outcome["event"]["payload"] if "event" in outcome else outcome.get("payload")
-            self._complete(ordinal, output, None if output is None else compact(output))
+            try:
+                output = output_of(definition.wait_for, outcome, node.path)
+            except Unfit as unfit:
+                self._fail(ordinal, unfit.error)
+            else:
+                self._complete(ordinal, output, None if output is None else compact(output))
 
     # --- containers -----------------------------------------------------------------------------
 
@@ -366,9 +348,10 @@ class Unit:
     def _container_completed(self, ordinal: int) -> None:
         node = self.tree.nodes[ordinal]
         output: str | None = None
+        event: int | None = None
         if isinstance(node.definition, Stage):
             try:
-                patch = self._stage_output(ordinal, node.definition)
+                patch = self._outputs.of_stage(ordinal, node.definition, self.status)
             except Exception as error:  # a validator is the user's code and may raise anything
                 from_code = fault(
                     FailureCode.OUTPUT_INVALID, f"the stage's output: {_text(error)}", node.path
@@ -377,39 +360,11 @@ class Unit:
                 return
             if patch is not None:
                 output = compact(patch)
-                self._patch(patch, output)
+                self._draft.patch(patch, output)
                 self.states.merge(ordinal, patch)
-            self._move.boundary.history.append(HistoryEntry(states.EVENT_STAGE_COMPLETED, node.path))
-        event = len(self._move.boundary.history) if node.kind == STAGE else None
-        self._change(ordinal, COMPLETED, output=output, event=event)
+            event = self._draft.say(states.EVENT_STAGE_COMPLETED, node.path)
+        self._draft.change(ordinal, COMPLETED, output=output, event=event)
         self._settled(ordinal)
-
-    def _stage_output(self, ordinal: int, stage: Stage) -> dict[str, Any] | None:
-        """The merge of the actions' outputs as `output=` validates it; None without `output=`."""
-        if stage.output_adapter is None:
-            return None
-        merged: dict[str, Any] = {}
-        for child in self._in_completion_order(ordinal):
-            merged.update(self._outputs.get(child) or self._stored_output(child))
-        validated = stage.output_adapter.validate_python(merged)
-        dumped = stage.output_adapter.dump_python(validated, mode="json")
-        return dumped if isinstance(dumped, dict) else {stage.name: dumped}
-
-    def _in_completion_order(self, ordinal: int) -> list[int]:
-        node = self.tree.nodes[ordinal]
-        children = [child for group in node.groups for child in group if self.status[child] == COMPLETED]
-        mine = list(self._outputs)
-        return sorted(
-            children,
-            key=lambda child: (
-                (1, mine.index(child))
-                if child in self._outputs
-                else (0, self.run.nodes[child].completed_seq or 0)
-            ),
-        )
-
-    def _stored_output(self, ordinal: int) -> dict[str, Any]:
-        return nest(self.tree.nodes[ordinal].key, self.run.nodes[ordinal].output) or {}
 
     def _container_failed(self, ordinal: int) -> None:
         first = self._failures[ordinal][0]
@@ -420,14 +375,13 @@ class Unit:
     def _fail(self, ordinal: int, error: dict[str, Any]) -> None:
         node = self.tree.nodes[ordinal]
         self._errors[ordinal] = error
-        names = {ACTION: states.EVENT_ACTION_FAILED, STAGE: states.EVENT_STAGE_FAILED}
-        if node.kind in names:
-            data: dict[str, Any] = {"error": error}
-            if node.kind == ACTION:
-                data["attempt"] = self.attempt[ordinal]
-            self._move.boundary.history.append(HistoryEntry(names[node.kind], node.path, compact(data)))
+        if node.kind == ACTION:
+            data = compact({"error": error, "attempt": self.attempt[ordinal]})
+            self._draft.say(states.EVENT_ACTION_FAILED, node.path, data)
+        elif node.kind == STAGE:
+            self._draft.say(states.EVENT_STAGE_FAILED, node.path, compact({"error": error}))
         self._later.pop(ordinal, None)
-        self._change(ordinal, FAILED, error=compact(error))
+        self._draft.change(ordinal, FAILED, error=compact(error))
         if node.kind != PIPELINE:
             self._cover(ordinal, CANCELLED)
         self._settled(ordinal)
@@ -435,8 +389,8 @@ class Unit:
     def _skip(self, ordinal: int) -> None:
         node = self.tree.nodes[ordinal]
         name = states.EVENT_ACTION_SKIPPED if node.kind == ACTION else states.EVENT_STAGE_SKIPPED
-        self._move.boundary.history.append(HistoryEntry(name, node.path))
-        self._change(ordinal, SKIPPED)
+        self._draft.say(name, node.path)
+        self._draft.change(ordinal, SKIPPED)
         self._cover(ordinal, SKIPPED)
         self._settled(ordinal)
 
@@ -444,63 +398,59 @@ class Unit:
         """Everything beneath a node that will not run follows it."""
         for below in range(ordinal + 1, self.tree.nodes[ordinal].end):
             if self.status[below] in NODE_LIVE:
-                self._change(below, target)
+                self._draft.change(below, target)
 
     # --- the unit and the run -------------------------------------------------------------------
 
     def _unit_over(self) -> None:
-        boundary = self._move.boundary
-        boundary.job = DELETE
-        self._move.done = True
+        move = self._draft.move
+        move.boundary.job = DELETE
+        move.done = True
         node = self.tree.nodes[self.ordinal]
         if node.kind != PIPELINE:
             parent = self.tree.nodes[node.parent]
             group = next(group for group in parent.groups if self.ordinal in group)
             mates = tuple(m for m in group if m != self.ordinal and self.tree.nodes[m].own_job)
-            boundary.wakes.append(Wake(parent.unit, mates))
+            move.boundary.wakes.append(Wake(parent.unit, mates))
         elif self.status[self.ordinal] == FAILED:
             self._run_failed(self._errors[self.ordinal])
         else:
             self._next_pipeline()
 
     def _next_pipeline(self) -> None:
-        boundary = self._move.boundary
-        for group in self.tree.nodes[0].groups:
-            for pipeline in group:
-                if self.status[pipeline] not in NODE_DONE:
-                    boundary.new_jobs.append(NewJob(states.UNIT, pipeline))
-                    return
+        boundary = self._draft.move.boundary
+        for (pipeline,) in self.tree.nodes[0].groups:
+            if self.status[pipeline] not in NODE_DONE:
+                boundary.new_jobs.append(NewJob(states.UNIT, pipeline))
+                return
         boundary.run_target = COMPLETED
-        boundary.history.append(HistoryEntry(states.EVENT_COMPLETED))
+        self._draft.say(states.EVENT_COMPLETED)
 
     def _run_failed(self, error: dict[str, Any]) -> None:
-        boundary = self._move.boundary
+        boundary = self._draft.move.boundary
         workflow = self.tree.nodes[0].definition
         assert isinstance(workflow, Workflow)
+        text = compact({"error": error})
         boundary.run_error = compact(error)
         boundary.cancel_pending = True
         if workflow.on_failure == "halt":
             boundary.run_target = FAILED
-            boundary.history.append(HistoryEntry(states.EVENT_FAILED, None, compact({"error": error})))
+            self._draft.say(states.EVENT_FAILED, None, text)
             return
         boundary.run_target = states.COMPENSATING
-        boundary.history.append(HistoryEntry(states.EVENT_COMPENSATING, None, compact({"error": error})))
+        self._draft.say(states.EVENT_COMPENSATING, None, text)
         boundary.new_jobs.append(NewJob(states.COMPENSATE, 0))
 
     def _run_goes_on(self, event: str) -> None:
         if self.run_status != RUNNING:
             self.run_status = RUNNING
-            self._move.boundary.run_target = RUNNING
-            self._move.boundary.history.append(HistoryEntry(event))
-
-    def _open_move(self) -> None:
-        self._move = Move()
-        self._changes = {}
+            self._draft.move.boundary.run_target = RUNNING
+            self._draft.say(event)
 
     # --- closing a move -------------------------------------------------------------------------
 
     def _close(self) -> Move:
-        move = self._move
+        move = self._draft.close()
         if move.done:
             return move
         if self.inflight:
@@ -533,53 +483,14 @@ class Unit:
         awaited.extend((node,) for node in self._later if self.status[node] == WAITING)
         return awaited
 
-    def _patch(self, patch: dict[str, Any], text: str | None) -> None:
-        boundary = self._move.boundary
-        if boundary.patch is None:
-            boundary.patch = text if text is not None else compact(patch)
-        else:
-            boundary.patch = compact({**json.loads(boundary.patch), **patch})
-
-    def _change(
-        self,
-        ordinal: int,
-        target: str,
-        *,
-        attempt: int | None = None,
-        output: str | None = None,
-        error: str | None = None,
-        due: float | None = None,
-        progress: float | None = None,
-        event: int | None = None,
-        wait: Park | None = None,
-    ) -> None:
-        """Adds a transition; a second one of the same node in one boundary becomes one with the first."""
-        source = self.status[ordinal]
-        self.status[ordinal] = target
-        if attempt is not None:
-            self.attempt[ordinal] = attempt
-        change = self._changes.get(ordinal)
-        if change is None:
-            change = self._changes[ordinal] = Change(ordinal, source, target)
-            self._move.boundary.changes.append(change)
-        change.target = target
-        change.attempt = attempt if attempt is not None else change.attempt
-        change.output = output if output is not None else change.output
-        change.error = error if error is not None else change.error
-        change.progress = progress if progress is not None else change.progress
-        change.due, change.event, change.wait = due, event, wait
-
 
 def _has_gate(definition: object) -> bool:
-    if (
-        isinstance(definition, Stage)
-        and definition.wait_for is not None
-        and definition.wait_for.correlate_handler is not None
-    ):
-        return True
-    return isinstance(definition, Action | Stage) and (
-        definition.when is not None or definition.precheck is not None
-    )
+    """Whether user code is asked before the node starts."""
+    if not isinstance(definition, Action | Stage):
+        return False
+    wait = definition.wait_for if isinstance(definition, Stage) else None
+    correlates = wait is not None and wait.correlate_handler is not None
+    return correlates or definition.when is not None or definition.precheck is not None
 
 
 def _text(error: BaseException) -> str:
