@@ -194,12 +194,7 @@ class Workflows:
         """
         path = check.optional_text(from_node, "from_node", check.MAX_PATH)
         data = {"retry": True, "from_node": path, "by": check.optional_text(by, "by")}
-
-        def paths(name: str, version: int) -> list[str]:
-            assert path is not None
-            return to_reset(_served(name, version).tree, path)
-
-        store.retry(conf.DATABASE, check.run_id(run_id), data, None if path is None else paths)
+        store.retry(conf.DATABASE, check.run_id(run_id), path, data, _to_reset)
 
     def resume(self, run_id: RunId, payload: Any = None, *, by: str | None = None) -> None:
         """Satisfy every wait that the run is parked on with ``payload``, as if that had been the event's.
@@ -269,13 +264,14 @@ def _placement(
     )
 
 
-def _served(name: str, version: int) -> Workflow:
+def _to_reset(name: str, version: int, path: str) -> list[str]:
+    """What a retry from ``path`` does again, by the definition that serves the run in this process."""
     workflow = registry.serves(name, version)
     if workflow is None:
         known = registry.get(name)
         rule = f"the run is of version {version}, this process serves version {known.version}"
         raise VersionConflict(f'workflow "{name}": {rule}')
-    return workflow
+    return to_reset(workflow.tree, path)
 
 
 def _patience(run_id: RunId, timeout: _Delay) -> tuple[uuid.UUID, Patience]:

@@ -7,6 +7,7 @@ that it added included. Its jobs come next, then its nodes and ledger rows.
 Parameters are given by name, except in the two statements that are called the most. Arrays are
 PostgreSQL array literals (see `workflow.sql.arrays`). Times are written out: Django's column defaults
 are the statement's time, and a job of now, inside a longer transaction, must be due at its `now()`.
+Only `created_at` is the clock's own, like an event's `at`: the two are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ the idempotency key already, or NULL if that one kept slipping away.
 
 A function, for the sake of its cached plans: they halve the time of the statement and outlive no
 transaction that a pooler could cut. Touches no row that exists. An insert under a key that an open
-transaction holds waits for its end. See migration 0002 for the body; a changed one gets another number.
+transaction holds waits for its end. See migration 0003 for the body; a changed one gets another number.
 """
 
 DISPATCH_MANY: Final = """

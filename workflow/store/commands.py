@@ -19,7 +19,7 @@ from django.db import connections, transaction
 
 from workflow import ids, states
 from workflow.definitions import Workflow
-from workflow.errors import RunConflict, RunNotFound
+from workflow.errors import NodeUnknown, RunConflict, RunNotFound
 from workflow.progress import HistoryRow, announce
 from workflow.sql import commands as sql
 from workflow.sql.arrays import plain, texts
@@ -78,7 +78,7 @@ def tree_rows(workflow: Workflow) -> TreeRows:
         rows = _tree_rows[workflow] = TreeRows(
             count=len(nodes),
             suffixes=plain(f"{node.ordinal:05x}" for node in nodes),
-            paths=plain(f'"{node.path}"' for node in nodes),
+            paths=texts(node.path for node in nodes),
             units=plain(node.unit for node in nodes),
             kinds=plain(node.kind for node in nodes),
         )
@@ -306,23 +306,27 @@ def cancel(using: str, run_id: uuid.UUID, data: dict[str, Any], *, compensate: b
             _announce(using, _rows(using, sql.CANCEL, {"run": run_id, "data": _text(data)}))
 
 
-PathsToReset = Callable[[str, int], list[str]]
-"""From a run's workflow and version: the paths that a retry does again."""
+PathsToReset = Callable[[str, int, str], list[str]]
+"""From a run's workflow, its version and a path: the paths that a retry from there does again."""
 
 
-def retry(using: str, run_id: uuid.UUID, data: dict[str, Any], paths: PathsToReset | None) -> None:
-    """Brings a failed run back to where it failed, or to ``paths``.
+def retry(
+    using: str, run_id: uuid.UUID, from_node: str | None, data: dict[str, Any], to_reset: PathsToReset
+) -> None:
+    """Brings a failed run back to where it failed, or to ``from_node`` if that was earlier.
 
-    Raises ``RunNotFound``, ``RunConflict`` for a run that is not failed or has begun to compensate, and
-    what ``paths`` raises.
+    Raises ``RunNotFound``, ``RunConflict`` for a run that is not failed or has begun to compensate,
+    ``NodeUnknown``, and what ``to_reset`` raises; it is asked only when there is a ``from_node``.
     """
     with transaction.atomic(using=using):
         workflow, version = _lock(using, run_id, (states.FAILED,), "retried")
         if _rows(using, sql.COMPENSATION_BEGUN, {"run": run_id})[0][0]:
             raise RunConflict(f"run {run_id} has begun to compensate and can't be retried; dispatch it anew")
-        again = plain(f'"{path}"' for path in (paths(workflow, version) if paths is not None else ()))
-        parameters = {"run": run_id, "paths": again, "data": _text(data), "job": ids.new_id()}
-        if paths is not None:
+        again = [] if from_node is None else to_reset(workflow, version, from_node)
+        if from_node is not None and not _rows(using, sql.HAS_NODE, {"run": run_id, "path": from_node}):
+            raise NodeUnknown(f'run {run_id} has no node "{from_node}": it began under another version')
+        parameters = {"run": run_id, "paths": texts(again), "data": _text(data), "job": ids.new_id()}
+        if again:
             _execute(using, sql.FORGET_STEPS, parameters)
         _execute(using, sql.RESET_NODES, parameters)
         _execute(using, sql.REOPEN_LAST, parameters)
@@ -342,7 +346,7 @@ def resume(using: str, run_id: uuid.UUID, payload: str, data: dict[str, Any]) ->
         units = sorted({unit for _, unit in waits})
         parameters = {
             "run": run_id,
-            "paths": plain(f'"{path}"' for path, _ in waits),
+            "paths": texts(path for path, _ in waits),
             "units": plain(ids.node_id(run_id, unit) for unit in units),
             "jobs": plain(ids.new_id() for _ in units),
             "data": _text(data),
