@@ -33,42 +33,79 @@ ghosts: Counter[str] = Counter()
 
 
 async def execute(claimed: Sequence[Claim], runtime: Runtime, launch: Callable[[Execution], None]) -> None:
-    """Sorts claimed jobs: settles what needs no user code, and calls `launch` for each unit to drive."""
+    """Sorts claimed jobs: settles what needs no user code, and calls `launch` for each unit to drive.
+
+    One job that cannot be handled goes back to the queue and takes no other with it; what is left when
+    the database goes away is given back too, as far as it can be.
+    """
+    errands = [claim for claim in claimed if claim.kind in (states.DELIVER, states.CHECK)]
     units: list[tuple[Claim, Workflow]] = []
-    for claim in claimed:
-        if claim.kind in (states.DELIVER, states.CHECK):
-            await _deliver(claim, runtime)
-            continue
-        reason = _ghost(claim)
-        if reason is not None:
-            await _lay(claim, reason, runtime)
-            continue
-        run = claim.run
-        assert run is not None
-        workflow = registry.serves(run.workflow, run.version)
-        if workflow is None:
-            await _lay(claim, "version", runtime)
-        else:
-            units.append((claim, workflow))
+    try:
+        for claim in claimed:
+            if claim.kind not in (states.DELIVER, states.CHECK):
+                workflow = await _admit(claim, runtime)
+                if workflow is not None:
+                    units.append((claim, workflow))
+        await _launch_all(units, runtime, launch)
+        units = []
+        await _deliver(errands, runtime)
+        errands = []
+    finally:
+        left = [claim for claim, _ in units] + errands
+        if left:
+            await claims_store.release(runtime.port, left, delay=1.0, refund=True)
+
+
+async def _launch_all(
+    units: list[tuple[Claim, Workflow]], runtime: Runtime, launch: Callable[[Execution], None]
+) -> None:
     if not units:
         return
     found = await claims_store.snapshots(runtime.port, [(claim, workflow.tree) for claim, workflow in units])
-    for (claim, workflow), snapshot in zip(units, found, strict=True):
-        if isinstance(snapshot, Misfit):
-            await _fail_misfit(claim, workflow, snapshot, runtime)
-        else:
-            launch(Execution(claim, workflow, snapshot, runtime))
+    for (claim, workflow), snapshot in zip(list(units), found, strict=True):
+        units.pop(0)
+        try:
+            if isinstance(snapshot, Misfit):
+                await _fail_misfit(claim, workflow, snapshot, runtime)
+            else:
+                launch(Execution(claim, workflow, snapshot, runtime))
+        except Exception:
+            logger.exception("job %s of run %s could not be taken up", claim.job_id, claim.run_id)
+            await claims_store.release(
+                runtime.port,
+                [claim],
+                delay=5.0,
+                refund=False,
+                reason="could not be taken up; see the worker's log",
+            )
 
 
-async def _deliver(claim: Claim, runtime: Runtime) -> None:
+async def _deliver(errands: list[Claim], runtime: Runtime) -> None:
+    if not errands:
+        return
     failpoints.hit("deliver.before")
-    if claim.kind == states.DELIVER:
-        rows = await events_store.deliver(runtime.port, claim.node_id)
-    else:
-        rows = await events_store.check(runtime.port, claim.node_id)
-    runtime.announce_rows(rows)
+    events = [claim.node_id for claim in errands if claim.kind == states.DELIVER]
+    waits = [claim.node_id for claim in errands if claim.kind == states.CHECK]
+    if events:
+        runtime.announce_rows(await events_store.deliver(runtime.port, events))
+    if waits:
+        runtime.announce_rows(await events_store.check(runtime.port, waits))
     failpoints.hit("deliver.resolved")
-    await claims_store.drop(runtime.port, [claim])
+    await claims_store.drop(runtime.port, errands)
+
+
+async def _admit(claim: Claim, runtime: Runtime) -> Workflow | None:
+    """The definition that the unit is driven by; None for a ghost, which is laid."""
+    reason = _ghost(claim)
+    if reason is None:
+        run = claim.run
+        assert run is not None
+        workflow = registry.serves(run.workflow, run.version)
+        if workflow is not None:
+            return workflow
+        reason = "version"
+    await _lay(claim, reason, runtime)
+    return None
 
 
 async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime: Runtime) -> None:

@@ -8,29 +8,34 @@ UNIT_NODE: Final = "(left({run}::text, 31) || lpad(to_hex({ordinal}), 5, '0'))::
 """SQL for the node id of an ordinal (see `workflow.ids`)."""
 
 FIND_WAITS: Final = """
-SELECT n.id::text, n.run_id::text
+SELECT DISTINCT n.id::text, n.run_id::text
 FROM workflow_event AS e
 JOIN workflow_node AS n ON n.wait_event = e.type AND (n.wait_correlation IS NULL OR n.wait_correlation = e.correlation)
-WHERE e.id = %s::uuid AND n.status = 'waiting' AND n.wait_outcome IS NULL
+WHERE e.id = ANY(%s::uuid[]) AND n.status = 'waiting' AND n.wait_outcome IS NULL AND n.id > %s::uuid
+ORDER BY 1 LIMIT %s
 """
-"""The parked waits that an event may concern, before any lock."""
+"""A page of the parked waits that these events may concern, before any lock."""
 
 FIND_STEPS: Final = """
-SELECT s.id::text, s.run_id::text
+SELECT DISTINCT s.id::text, s.run_id::text
 FROM workflow_event AS e
 JOIN workflow_step AS s ON s.wait_event = e.type AND (s.wait_correlation IS NULL OR s.wait_correlation = e.correlation)
-WHERE e.id = %s::uuid AND s.status = 'waiting'
+WHERE e.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.id > %s::uuid
+ORDER BY 1 LIMIT %s
 """
 """The same for durable steps that wait for an event."""
 
-WAIT_RUN: Final = """
+WAITS: Final = """
 SELECT n.id::text, n.run_id::text FROM workflow_node AS n
-WHERE n.id = %s::uuid AND n.status = 'waiting' AND n.wait_outcome IS NULL
+WHERE n.id = ANY(%s::uuid[]) AND n.status = 'waiting' AND n.wait_outcome IS NULL AND n.id > %s::uuid
+ORDER BY n.id LIMIT %s
 """
+"""Of these waits, a page of those that are still parked."""
 
-STEP_RUN: Final = """
+STEPS: Final = """
 SELECT s.id::text, s.run_id::text FROM workflow_step AS s
-WHERE s.id = %s::uuid AND s.status = 'waiting' AND s.wait_event IS NOT NULL
+WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.wait_event IS NOT NULL AND s.id > %s::uuid
+ORDER BY s.id LIMIT %s
 """
 
 LOCK_RUNS: Final = """

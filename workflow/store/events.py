@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from uuid import UUID
 
 from workflow.sql import events as sql
 from workflow.sql.arrays import plain
 from workflow.store.ports import Port, Rows
 from workflow.store.settle import HistoryRow
 
+PAGE = 1000
+"""How many waits are locked and resolved at once."""
 
-async def deliver(port: Port, event_id: str) -> list[HistoryRow]:
-    """Gives an event to the waits that are parked for it. Safe to repeat: a wait is resolved once."""
-    told = await _resolve(port, (sql.FIND_WAITS, (event_id,)), sql.RESOLVE_BY_EVENT)
-    await _resolve(port, (sql.FIND_STEPS, (event_id,)), sql.RESOLVE_STEPS)
+
+async def deliver(port: Port, event_ids: Iterable[str]) -> list[HistoryRow]:
+    """Gives events to the waits that are parked for them. Safe to repeat: a wait is resolved once."""
+    events = plain(event_ids)
+    told = await _resolve(port, sql.FIND_WAITS, events, sql.RESOLVE_BY_EVENT)
+    await _resolve(port, sql.FIND_STEPS, events, sql.RESOLVE_STEPS)
     return [(*row, json.loads(data)) for *row, data in told]
 
 
-async def check(port: Port, wait_id: str) -> list[HistoryRow]:
-    """Looks for an event that a wait (a node, or a ledger row) has missed, once its park is committed."""
-    told = await _resolve(port, (sql.WAIT_RUN, (wait_id,)), sql.RESOLVE_BY_EVENT)
-    await _resolve(port, (sql.STEP_RUN, (wait_id,)), sql.RESOLVE_STEPS)
+async def check(port: Port, wait_ids: Iterable[str]) -> list[HistoryRow]:
+    """Looks for events that waits (nodes, or ledger rows) have missed, once their park is committed."""
+    waits = plain(wait_ids)
+    told = await _resolve(port, sql.WAITS, waits, sql.RESOLVE_BY_EVENT)
+    await _resolve(port, sql.STEPS, waits, sql.RESOLVE_STEPS)
     return [(*row, json.loads(data)) for *row, data in told]
 
 
-async def _resolve(port: Port, find: tuple[str, tuple[str]], resolve: str) -> Rows:
-    """Round after round until no wait takes an event: two waits of a run take two events in two rounds."""
+async def _resolve(port: Port, find: str, which: str, resolve: str) -> Rows:
+    """Page after page; on each, round after round until no wait takes an event: two waits of a run that want
+    the same take two events in two rounds."""
     resolved: Rows = []
+    after = str(UUID(int=0))
     while True:
-        found = (await port.run([find]))[0]
-        if not found:
+        page = (await port.run([(find, (which, after, PAGE))]))[0]
+        if not page:
             return resolved
-        waits = plain(sorted({row[0] for row in found}))
-        runs = plain(sorted({row[1] for row in found}))
-        rows = (await port.run([(sql.LOCK_RUNS, (runs,)), (resolve, (waits,))]))[1]
-        if not rows:
+        after = page[-1][0]
+        waits = plain([row[0] for row in page])
+        runs = plain(sorted({row[1] for row in page}))
+        while rows := (await port.run([(sql.LOCK_RUNS, (runs,)), (resolve, (waits,))]))[1]:
+            resolved += rows
+        if len(page) < PAGE:
             return resolved
-        resolved += rows
 
 
 async def expire_waits(port: Port, limit: int = 500) -> int:
