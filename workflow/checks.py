@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.checks import CheckMessage, Error, register
 from django.db import connections
+from django.utils.module_loading import import_string
 
 from workflow.conf import conf, validate
 from workflow.registry import registry
@@ -33,6 +34,20 @@ def check_database(**kwargs: Any) -> list[CheckMessage]:
     vendor = connections[alias].vendor
     if vendor != "postgresql":
         return [Error(f"Workflows need PostgreSQL; the database {alias!r} is {vendor}.", id="workflow.E003")]
+    return []
+
+
+@register("workflow")
+def check_transport(**kwargs: Any) -> list[CheckMessage]:
+    """``workflow.E005``: ``WORKFLOW["TRANSPORT"]`` is no module with a ``Doorbell``."""
+    if {"WORKFLOW", "TRANSPORT"} & {key for key, _ in validate()}:
+        return []
+    try:
+        import_string(f"{conf.TRANSPORT}.Doorbell")
+    except ImportError as error:
+        return [
+            Error(f'WORKFLOW["TRANSPORT"] {conf.TRANSPORT!r} cannot be used: {error}.', id="workflow.E005")
+        ]
     return []
 
 

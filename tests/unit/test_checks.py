@@ -9,7 +9,7 @@ from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
 from workflow import Stage, Workflow, WorkflowInvalid
-from workflow.checks import check_database, check_definitions, check_settings
+from workflow.checks import check_database, check_definitions, check_settings, check_transport
 from workflow.registry import registry
 
 
@@ -71,6 +71,25 @@ def test_a_database_that_is_no_postgresql_is_an_error(monkeypatch: pytest.Monkey
         ]
     finally:
         del connections["light"]
+
+
+@pytest.mark.parametrize(
+    ("transport", "why"),
+    [
+        ("workflow.transports.pigeon", "No module named 'workflow.transports.pigeon'"),
+        ("workflow.errors", 'Module "workflow.errors" does not define a "Doorbell" attribute/class'),
+        ("nonsense", "No module named 'nonsense'"),
+    ],
+)
+def test_a_transport_that_is_no_such_module_is_an_error(transport: str, why: str) -> None:
+    assert found(check_transport, TRANSPORT=transport) == [
+        ("workflow.E005", f'WORKFLOW["TRANSPORT"] {transport!r} cannot be used: {why}.')
+    ]
+
+
+def test_the_transport_of_the_package_passes() -> None:
+    assert found(check_transport, TRANSPORT="workflow.transports.postgres") == []
+    assert found(check_transport, TRANSPORT=None) == []
 
 
 def test_a_faulty_definition_is_an_error_with_its_module() -> None:
