@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from django.apps import apps
-from django.core.management import find_commands, get_commands, load_command_class
+from django.core.management import BaseCommand, find_commands, get_commands, load_command_class
 from django.utils import autoreload
 
 import workflow.management
@@ -273,3 +273,23 @@ def test_windows_can_check_the_repository_out():
     assert len(files) > 20
     assert not [file for file in files if re.search(r'[<>:"|?*\\\x00-\x1f]|[ .](/|$)', file)]
     assert len({file.lower() for file in files}) == len(files)
+
+
+# The reference
+
+
+def own_options(name: str) -> set[str]:
+    """The options of a command that not every command of Django's has."""
+    parser = load_command_class("workflow", name).create_parser("manage.py", name)
+    common = BaseCommand().create_parser("manage.py", "x")._option_string_actions
+    return set(parser._option_string_actions) - set(common)
+
+
+def test_the_reference_names_every_command_and_option_and_no_other():
+    text = (REPOSITORY / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (workflow:\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    assert set(sections) == CONTRACT == set(re.findall(r"\[`(workflow:\w+)`\]\(#", text))
+    for name, section_text in sections.items():
+        usage = re.search(r"^    workflow:.*(?:\n      +.*)*", section_text, re.MULTILINE)
+        assert usage is not None, name
+        assert set(re.findall(r"--[a-z-]+", usage[0])) == own_options(name), name
