@@ -120,14 +120,13 @@ class Unit:
         Changes nothing here; `Completed(settled=True)` tells the unit once that is committed.
         """
         node = self.tree.nodes[ordinal]
+        attempt = self.attempt[ordinal]
         patch = nest(node.key, output)
-        entry = HistoryEntry(
-            states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{self.attempt[ordinal]}}}'
-        )
+        stale = "" if attempt > 1 else None
         return Boundary(
             patch=None if patch is None else text if patch is output else compact(patch),
-            history=[entry],
-            changes=[Change(ordinal, RUNNING, COMPLETED, output=text, event=1)],
+            history=[HistoryEntry(states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{attempt}}}')],
+            changes=[Change(ordinal, RUNNING, COMPLETED, output=text, error=stale, event=1)],
         )
 
     # --- facts ----------------------------------------------------------------------------------

@@ -1,0 +1,31 @@
+"""Actions that settle their own completion, in the transaction that their handler wrote in."""
+
+from tests.unit.plan.scene import Scene, act, flow, stage
+from workflow.plan import Completed
+
+
+def commit(scene, unit, path, output=None):
+    """The handler's transaction is committed; the unit has not heard of it."""
+    assert scene.workers.commit(unit, scene.at(path), output)
+    return Completed(scene.at(path), output, None, settled=True)
+
+
+def test_an_atomic_action_that_succeeds_at_last_keeps_no_error():
+    scene = Scene(flow(stage("s", act("a", atomic=True))))
+    unit = scene.take()
+    scene.fail(unit, "w.s.a")
+    assert scene.failure("w.s.a")["code"] == "ACTION_FAILED"
+    scene.tell(unit, commit(scene, unit, "w.s.a", {"n": 1}))
+    assert scene.row("w.s.a").error is None
+    assert (scene.db.status, scene.state) == ("completed", {"n": 1})
+
+
+def test_an_atomic_action_is_never_run_again_when_its_worker_dies_after_the_commit():
+    scene = Scene(flow(stage("s", act("a", atomic=True), act("b"))))
+    unit = scene.take()
+    commit(scene, unit, "w.s.a", {"n": 1})
+    scene.lose(unit)
+    unit = scene.take()
+    assert [start.ordinal for start in unit.running.values()] == [scene.at("w.s.b")]
+    assert unit.running[scene.at("w.s.b")].state == {"n": 1}
+    assert scene.story("w.s.a") == ["action.started", "action.completed"]

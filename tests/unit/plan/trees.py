@@ -1,0 +1,81 @@
+"""Random definitions: small trees with everything that a definition can have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from hypothesis import strategies as st
+from pydantic import AfterValidator
+
+from workflow import Action, Pipeline, Stage, WaitFor, Workflow, parallel
+
+
+def nothing(state: Any) -> None:
+    """Stands for user code; what it does is the test's to say."""
+
+
+def _mark(name: str) -> Any:
+    return Annotated[dict[str, Any], AfterValidator(lambda merged: {**merged, "checked": name})]
+
+
+def _refuse(merged: dict[str, Any]) -> dict[str, Any]:
+    raise ValueError("the merge is not what it should be")
+
+
+REFUSING = Annotated[dict[str, Any], AfterValidator(_refuse)]
+
+BOTH = {"when": nothing, "precheck": nothing}
+gates = st.sampled_from([{}, {}, {}, {}, {"when": nothing}, {"precheck": nothing}, BOTH])
+placements = st.sampled_from(["inline", "inline", "inline", "queue"])
+
+
+@st.composite
+def actions(draw: st.DrawFn, name: str) -> Action:
+    return Action(
+        name,
+        nothing,
+        attempts=draw(st.integers(1, 3)),
+        via=draw(placements),
+        compensate=draw(st.sampled_from([nothing, nothing, None])),
+        compensate_attempts=draw(st.integers(1, 2)),
+        atomic=draw(st.sampled_from([False, False, False, True])),
+        **draw(gates),
+    )
+
+
+@st.composite
+def grouped(draw: st.DrawFn, members: Any, prefix: str, most: int) -> list[Any]:
+    """Up to `most` members in groups, as `actions=` and `stages=` take them."""
+    sizes = draw(st.sampled_from([[1], [1, 1], [2], [1, 2], [2, 1], [3], [2, 2]]))
+    found: list[Any] = []
+    count = 0
+    for size in sizes:
+        size = min(size, most - count)
+        group = [draw(members(f"{prefix}{count + place}")) for place in range(size)]
+        count += size
+        if group:
+            found.append(parallel(group))
+    return found
+
+
+@st.composite
+def stages(draw: st.DrawFn, name: str) -> Stage:
+    body = draw(st.sampled_from(["actions", "actions", "actions", "run", "wait"]))
+    options: dict[str, Any] = {"via": draw(placements), **draw(gates)}
+    if body == "wait":
+        correlate = draw(st.sampled_from([None, None, nothing, "a"]))
+        wait = WaitFor("t", pick=draw(st.sampled_from([None, nothing])), correlate=correlate)
+        return Stage(name, wait_for=wait, **options)
+    options["output"] = draw(st.sampled_from([None, None, None, _mark(name), REFUSING]))
+    if body == "run":
+        return Stage(name, run=nothing, attempts=draw(st.integers(1, 2)), compensate=nothing, **options)
+    return Stage(name, actions=draw(grouped(actions, "a", 4)), **options)
+
+
+@st.composite
+def workflows(draw: st.DrawFn) -> Workflow:
+    pipelines = [
+        Pipeline(f"p{place}", draw(grouped(stages, "s", 4)))
+        for place in range(draw(st.sampled_from([1, 1, 2])))
+    ]
+    return Workflow("w", pipelines=pipelines, on_failure=draw(st.sampled_from(["compensate", "halt"])))
