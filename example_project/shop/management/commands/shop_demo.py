@@ -45,6 +45,7 @@ class Command(BaseCommand):
         screen = LiveScreen(console) if console.is_terminal else PlainScreen(console)
         try:
             with only_one_at_a_time(), leaving_on_signals():
+                # Their own queue, and the default one: that is where published events are handed out.
                 with Workers("--queue", QUEUE, "default", workflow_settings=QUICK_LEASES) as workers, screen:
                     demo = Demo(
                         workers, screen, options["workers"], options["limit"], kill=not options["no_kill"]
