@@ -33,7 +33,7 @@ class Change:
     """Seconds from now at which the node may go on."""
     progress: float | None = None
     event: int | None = None
-    """Position (1-based) of its completing entry among the boundary's events."""
+    """Position (1-based) of the entry that ends it, completed or failed, among the boundary's events."""
     wait: Park | None = None
 
 

@@ -315,6 +315,8 @@ class Unit:
             failed = [member for member in group if self.status[member] not in NODE_LIVE + NODE_DONE]
             if not live and not failed:
                 continue
+            if len(failed) > 1:  # the first to fail is the one that counts
+                failed.sort(key=lambda member: self.run.nodes[member].completed_seq or 0)
             self._cursor[ordinal] = index
             self._open[ordinal] = len(live)
             self._failures[ordinal] = failed
@@ -374,13 +376,14 @@ class Unit:
     def _fail(self, ordinal: int, error: dict[str, Any]) -> None:
         node = self.tree.nodes[ordinal]
         self._errors[ordinal] = error
+        event: int | None = None
         if node.kind == ACTION:
             data = compact({"error": error, "attempt": self.attempt[ordinal]})
-            self._draft.say(states.EVENT_ACTION_FAILED, node.path, data)
+            event = self._draft.say(states.EVENT_ACTION_FAILED, node.path, data)
         elif node.kind == STAGE:
-            self._draft.say(states.EVENT_STAGE_FAILED, node.path, compact({"error": error}))
+            event = self._draft.say(states.EVENT_STAGE_FAILED, node.path, compact({"error": error}))
         self._later.pop(ordinal, None)
-        self._draft.change(ordinal, FAILED, error=compact(error))
+        self._draft.change(ordinal, FAILED, error=compact(error), event=event)
         if node.kind != PIPELINE:
             self._cover(ordinal, CANCELLED)
         self._settled(ordinal)
