@@ -32,7 +32,7 @@ from workflow.signals import Signal
 from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
 from workflow.store.ports import DjangoPort, Rows, Statement, refresh_connections
-from workflow.store.settle import Lease, Settlement, is_connection_lost, settle_now
+from workflow.store.settle import Lease, Rejected, Settlement, is_connection_lost, settle_now
 
 if TYPE_CHECKING:
     from workflow.steps import Steps
@@ -190,6 +190,8 @@ class Attempt:
                     raise LeaseLost(self.path)
                 failpoints.hit("atomic.before-commit")
             failpoints.hit("atomic.after-commit")
+        except Rejected as rejected:
+            raise rejected.__cause__ or rejected from None  # what the database said, as if the handler had met it
         except (DatabaseError, InterfaceError) as error:
             # The connection may have died in COMMIT: what became of it is asked, never guessed.
             if settlement is None or fact is None or not is_connection_lost(error):

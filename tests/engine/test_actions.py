@@ -1,0 +1,488 @@
+"""Actions: what handlers get, what becomes of what they return and raise, and how they are tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import uuid
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+from pydantic import BaseModel, field_validator
+
+from tests.support.runs import history, names, node, run_through, staged
+from workflow import Action, Fatal, Retry, Stage, Workflow, action, workflows
+from workflow.models import Job, RunEvent
+from workflow.testing import advance, drain
+
+
+class Order(BaseModel):
+    order_id: uuid.UUID
+    total: Decimal
+    due: date
+
+
+def test_the_input_seeds_the_state_and_each_output_merges_into_it() -> None:
+    @action
+    def first(state: dict[str, Any]) -> dict[str, Any]:
+        return {"a": state["given"] + 1}
+
+    @action
+    def second(state: dict[str, Any]) -> dict[str, Any]:
+        return {"b": state["a"] + 1, "given": 0}
+
+    status = run_through(staged(first, second), {"given": 1})
+    assert status.run.status == "completed"
+    assert status.run.state == {"given": 0, "a": 2, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("output", "state"),
+    [
+        (None, {}),
+        (4200, {"act": 4200}),
+        ([1, 2], {"act": [1, 2]}),
+        ("text", {"act": "text"}),
+        (False, {"act": False}),
+        ({}, {}),
+        ({"k": None}, {"k": None}),
+    ],
+)
+def test_a_scalar_or_list_nests_under_the_actions_name_and_null_writes_nothing(
+    output: Any, state: Any
+) -> None:
+    status = run_through(staged(Action("act", lambda s: output)))
+    assert status.run.state == state
+    assert node(status, "w.s.act").output == output
+
+
+def test_an_implicit_action_nests_its_output_under_the_stages_name() -> None:
+    status = run_through(Workflow("w", stages=[Stage("ship", run=lambda state: 7)]))
+    assert status.run.state == {"ship": 7}
+    assert [n.path for n in status.nodes] == ["w", "w.ship", "w.ship.ship#run"]
+
+
+def test_a_handler_with_input_gets_the_validated_model_restored_from_json() -> None:
+    seen: list[Order] = []
+    act = Action("act", lambda order: seen.append(order), input=Order)
+    given = {"order_id": uuid.uuid4(), "total": Decimal("19.90"), "due": date(2026, 1, 2)}
+    run_through(staged(act, input=Order), given)
+    assert seen == [Order(**given)]
+
+
+def test_a_handler_without_input_gets_a_copy_that_it_may_change() -> None:
+    def spoil(state: dict[str, Any], ctx: Any) -> None:
+        state["list"].append(3)
+        ctx.state["list"].append(4)
+        state.clear()
+
+    seen = []
+    status = run_through(
+        staged(Action("spoil", spoil), Action("look", lambda state: seen.append(state["list"]))),
+        {"list": [1, 2]},
+    )
+    assert seen == [[1, 2]]
+    assert status.run.state == {"list": [1, 2]}
+
+
+def test_the_context_tells_who_and_where_the_handler_is() -> None:
+    seen: list[Any] = []
+
+    def look(state: dict[str, Any], ctx: Any) -> None:
+        seen.append(
+            (
+                ctx.run_id,
+                ctx.node_id,
+                ctx.path,
+                ctx.workflow,
+                ctx.attempt,
+                ctx.state,
+                ctx.context,
+                ctx.correlation_id,
+            )
+        )
+        assert not ctx.signal.aborted
+        assert ctx.signal.reason is None
+        assert ctx.signal.wait(0) is False
+        ctx.signal.raise_if_aborted()
+
+    handle = workflows.dispatch(
+        staged(Action("look", look)), {"n": 1}, context={"user": 5}, correlation_id="order-1"
+    )
+    drain(handle.run_id)
+    run_id, node_id, *rest = seen[0]
+    assert run_id == handle.run_id
+    assert isinstance(node_id, uuid.UUID)
+    assert rest == ["w.s.look", "w", 1, {"n": 1}, {"user": 5}, "order-1"]
+
+
+def test_the_idempotency_key_is_the_same_for_every_attempt_and_another_for_each_action_and_run() -> None:
+    keys: list[tuple[str, str]] = []
+
+    def note(state: dict[str, Any], ctx: Any) -> None:
+        keys.append((ctx.path, ctx.idempotency_key))
+        if ctx.path.endswith("a") and ctx.attempt == 1:
+            raise RuntimeError("again")
+
+    definition = staged(Action("a", note, backoff=1), Action("b", note))
+    run_through(definition, seconds=2)
+    run_through(definition, seconds=2)
+    (a1, a2), (b,) = ([key for path, key in keys[:3] if path.endswith(x)] for x in "ab")
+    assert a1 == a2 != b
+    assert len({key for _, key in keys}) == 4
+
+
+def test_async_handlers_run_and_may_use_the_orm() -> None:
+    async def make(state: dict[str, Any], ctx: Any) -> dict[str, int]:
+        await asyncio.sleep(0)
+        await ctx.aprogress(10, "started")
+        await ctx.alog("made", kind="group")
+        group = await Group.objects.acreate(name="from-async")
+        return {"group": group.pk}
+
+    status = run_through(staged(Action("make", make)))
+    assert Group.objects.filter(pk=status.run.state["group"]).exists()
+    assert names(status)[1:5] == ["action.started", "action.progress", "log", "action.completed"]
+
+
+def test_plain_handlers_may_start_loops_of_their_own() -> None:
+    async def inner() -> int:
+        return sum(await asyncio.gather(asyncio.sleep(0, 1), asyncio.sleep(0, 2)))
+
+    def both(state: dict[str, Any]) -> list[int]:
+        return [asyncio.run(inner()), async_to_sync(inner)()]
+
+    assert run_through(staged(Action("both", both))).run.state == {"both": [3, 3]}
+
+
+def test_outputs_are_stored_as_pydantic_serialises_them() -> None:
+    class Colour(enum.Enum):
+        RED = "red"
+
+    class Model(BaseModel):
+        when: date
+        price: Decimal
+
+    status = run_through(
+        staged(
+            Action(
+                "act",
+                lambda state: {
+                    "model": Model(when=date(2026, 5, 1), price=Decimal("1.50")),
+                    "enum": Colour.RED,
+                    "set": {1},
+                    "delta": timedelta(seconds=90),
+                    "id": uuid.UUID(int=1),
+                },
+            )
+        )
+    )
+    assert status.run.state == {
+        "model": {"when": "2026-05-01", "price": "1.50"},
+        "enum": "red",
+        "set": [1],
+        "delta": "PT1M30S",
+        "id": "00000000-0000-0000-0000-000000000001",
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        {"a": [float("inf")]},
+        "nul\x00",
+        {"k\x00": 1},
+        "\ud83d",
+        object(),
+        b"bytes",
+        {"big": "x" * 2**20},
+    ],
+    ids=["nan", "infinity", "nul", "nul-key", "surrogate", "object", "bytes", "too-large"],
+)
+def test_an_output_that_cannot_be_kept_fails_the_action_once_and_names_the_rule(value: Any) -> None:
+    status = run_through(staged(Action("act", lambda state: value, attempts=5)))
+    error = node(status, "w.s.act").error
+    assert error is not None
+    assert error["code"] == "PAYLOAD_INVALID"
+    assert "w.s.act" in error["message"]
+    assert node(status, "w.s.act").attempt == 1
+    assert status.run.status == "compensated"
+
+
+def test_input_and_output_schemas_are_checked_and_never_retried() -> None:
+    class Positive(BaseModel):
+        n: int
+
+        @field_validator("n")
+        @classmethod
+        def positive(cls, value: int) -> int:
+            if value < 0:
+                raise ValueError("must not be negative")
+            return value
+
+    calls: list[int] = []
+    bad_input = Action("bad", lambda state: calls.append(1), input=Positive, attempts=5)
+    status = run_through(staged(bad_input), {"n": -1, "password": "S3CR3T"})
+    assert calls == []
+    assert status.run.error is not None
+    assert status.run.error["code"] == "INPUT_INVALID"
+    assert "n: " in status.run.error["message"]
+    assert "S3CR3T" not in status.model_dump_json(exclude={"run": {"input", "state"}})
+
+    bad_output = Action("bad", lambda state: {"n": -2}, output=Positive, attempts=5)
+    status = run_through(Workflow("x", stages=[Stage("s", actions=[bad_output])]))
+    assert status.run.error is not None
+    assert (status.run.error["code"], status.run.error["node"]) == ("OUTPUT_INVALID", "x.s.bad")
+    assert node(status, "x.s.bad").attempt == 1
+
+
+def test_a_stages_output_schema_checks_the_merge_of_its_actions() -> None:
+    class Both(BaseModel):
+        a: int
+        b: int
+
+    fine = Workflow(
+        "w",
+        stages=[
+            Stage(
+                "s", actions=[Action("x", lambda s: {"a": 1}), Action("y", lambda s: {"b": 2})], output=Both
+            )
+        ],
+    )
+    assert run_through(fine).run.status == "completed"
+    short = Workflow("v", stages=[Stage("s", actions=[Action("x", lambda s: {"a": 1})], output=Both)])
+    status = run_through(short)
+    assert status.run.error is not None
+    assert (status.run.error["code"], status.run.error["node"]) == ("OUTPUT_INVALID", "v.s")
+    assert node(status, "v.s").status == "failed"
+    assert node(status, "v.s.x").status == "completed"
+
+
+def test_a_failed_attempt_waits_its_backoff_and_the_next_one_may_succeed() -> None:
+    calls: list[int] = []
+
+    def flaky(state: dict[str, Any], ctx: Any) -> str:
+        calls.append(ctx.attempt)
+        if ctx.attempt < 3:
+            raise ValueError(f"not yet {ctx.attempt}")
+        return "done"
+
+    handle = workflows.dispatch(staged(Action("flaky", flaky, backoff=10)), {})
+    drain(handle.run_id)
+    assert calls == [1]
+    waiting = node(handle.status(), "w.s.flaky")
+    assert (waiting.status, waiting.attempt) == ("pending", 1)
+    assert waiting.error is not None
+    assert (waiting.error["type"], waiting.error["message"]) == ("ValueError", "not yet 1")
+    assert "not yet 1" in waiting.error["traceback"]
+    advance(9)
+    drain(handle.run_id)
+    assert calls == [1]
+    advance(1)
+    drain(handle.run_id)
+    assert calls == [1, 2]
+    advance(19)
+    drain(handle.run_id)
+    assert calls == [1, 2]
+    advance(1)
+    drain(handle.run_id)
+    status = handle.status()
+    assert calls == [1, 2, 3]
+    assert status.run.status == "completed"
+    assert node(status, "w.s.flaky").error is None
+    assert Job.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("via", "delays"),
+    [("inline", [1, 2, 3]), ("queue", [0.5, 1, 2])],
+)
+def test_the_default_backoff_is_linear_inline_and_doubles_in_the_queue(via: Any, delays: list[float]) -> None:
+    def fail(state: dict[str, Any]) -> None:
+        raise RuntimeError("no")
+
+    status = run_through(staged(Action("fail", fail, attempts=4, via=via)), seconds=5, rounds=4)
+    entries = RunEvent.objects.filter(run_id=status.run.id, name="action.retrying").order_by("seq")
+    assert [entry.data["delay"] for entry in entries] == delays
+    assert [entry.data["attempt"] for entry in entries] == [1, 2, 3]
+    assert all(entry.data["error"]["message"] == "no" and entry.data["due_at"] for entry in entries)
+    assert node(status, "w.s.fail").attempt == 4
+
+
+def test_a_callable_backoff_is_given_the_attempt_that_failed() -> None:
+    asked: list[int] = []
+
+    def backoff(attempt: int) -> timedelta:
+        asked.append(attempt)
+        return timedelta(seconds=30)
+
+    def fail(state: dict[str, Any]) -> None:
+        raise RuntimeError("no")
+
+    status = run_through(staged(Action("fail", fail, backoff=backoff)), seconds=30, rounds=3)
+    assert asked[:2] == [1, 2]
+    assert status.run.status == "compensated"
+
+
+@pytest.mark.parametrize("backoff", [lambda a: 1 / 0, lambda a: float("nan"), lambda a: -1, lambda a: "soon"])
+def test_a_backoff_that_is_no_use_ends_the_attempt_with_the_default_delay(backoff: Any) -> None:
+    def fail(state: dict[str, Any]) -> None:
+        raise RuntimeError("no")
+
+    handle = workflows.dispatch(staged(Action("fail", fail, backoff=backoff, attempts=2)), {})
+    drain(handle.run_id)
+    error = node(handle.status(), "w.s.fail").error
+    assert error is not None
+    assert error["message"].startswith("no")
+    assert "backoff" in error["message"]
+    advance(1)
+    drain(handle.run_id)
+    assert handle.status().run.status == "compensated"
+
+
+def test_fatal_fails_without_another_attempt_and_retry_names_its_own_delay() -> None:
+    def fatal(state: dict[str, Any]) -> None:
+        raise Fatal("never")
+
+    status = run_through(staged(Action("fatal", fatal, attempts=9)))
+    assert node(status, "w.s.fatal").attempt == 1
+    assert status.run.error is not None
+    assert (status.run.error["type"], status.run.error["message"]) == ("Fatal", "never")
+
+    def later(state: dict[str, Any], ctx: Any) -> None:
+        if ctx.attempt == 1:
+            raise Retry(delay=100)
+
+    handle = workflows.dispatch(Workflow("r", stages=[Stage("s", actions=[Action("later", later)])]), {})
+    drain(handle.run_id)
+    advance(99)
+    drain(handle.run_id)
+    assert handle.status().run.status == "running"
+    advance(1)
+    drain(handle.run_id)
+    assert handle.status().run.status == "completed"
+
+
+@pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, BaseException]
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_whatever_a_handler_raises_is_an_action_failed(kind: type[BaseException], is_async: bool) -> None:
+    def plain(state: dict[str, Any]) -> None:
+        raise kind("bye")
+
+    async def coroutine(state: dict[str, Any]) -> None:
+        raise kind("bye")
+
+    status = run_through(staged(Action("quit", coroutine if is_async else plain, attempts=1)))
+    assert status.run.status == "compensated"
+    assert status.run.error is not None
+    assert (status.run.error["code"], status.run.error["type"]) == ("ACTION_FAILED", kind.__name__)
+
+
+def test_an_exception_that_cannot_be_printed_or_holds_a_nul_is_still_a_readable_error() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    class Huge(Exception):
+        pass
+
+    def fail(state: dict[str, Any]) -> None:
+        raise state_errors.pop()
+
+    state_errors: list[Exception] = [Unprintable(), ValueError("bad\x00byte \ud83d"), Huge("x" * 10_000_000)]
+    for kind in ("Huge", "ValueError", "Unprintable"):
+        status = run_through(
+            Workflow(kind.lower(), stages=[Stage("s", actions=[Action("a", fail, attempts=1)])])
+        )
+        assert status.run.error is not None
+        assert status.run.error["type"] == kind
+        assert 0 < len(status.run.error["message"]) < 20_000
+        assert "\x00" not in status.run.error["message"]
+
+
+def test_an_atomic_action_writes_with_its_checkpoint_or_not_at_all() -> None:
+    def write(state: dict[str, Any], ctx: Any) -> dict[str, int]:
+        assert connection.in_atomic_block
+        Group.objects.create(name=f"attempt-{ctx.attempt}")
+        if ctx.attempt == 1:
+            raise RuntimeError("after the write")
+        return {"made": 1}
+
+    status = run_through(staged(Action("write", write, atomic=True, backoff=1)), seconds=1)
+    assert status.run.status == "completed"
+    assert list(Group.objects.values_list("name", flat=True)) == ["attempt-2"]
+    assert names(status) == [
+        "started",
+        "action.started",
+        "action.retrying",
+        "action.started",
+        "action.completed",
+        "stage.completed",
+        "completed",
+    ]
+
+
+def test_an_atomic_action_refuses_steps() -> None:
+    def write(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.run("k", int)
+
+    status = run_through(staged(Action("write", write, atomic=True, attempts=1)))
+    assert status.run.error is not None
+    assert "atomic" in status.run.error["message"]
+
+
+def test_an_atomic_action_that_breaks_its_transaction_fails_alone() -> None:
+    def broken(state: dict[str, Any]) -> None:
+        try:
+            with transaction.atomic(savepoint=False):
+                Group.objects.create(name="x" * 1000)
+        except Exception:
+            pass
+
+    status = run_through(staged(Action("broken", broken, atomic=True, attempts=1)))
+    assert status.run.status == "compensated"
+    assert status.run.error is not None
+    assert status.run.error["type"] == "TransactionManagementError"
+
+
+def test_progress_is_coalesced_and_the_last_value_arrives() -> None:
+    def work(state: dict[str, Any], ctx: Any) -> None:
+        for i in range(10_000):
+            ctx.progress(i / 100)
+        ctx.progress(100, "all\x00done")
+
+    status = run_through(staged(Action("work", work)))
+    entries = list(RunEvent.objects.filter(run_id=status.run.id, name="action.progress"))
+    assert len(entries) == 1
+    assert entries[0].data["progress"] == 100
+    assert "\x00" not in entries[0].data["message"]
+    assert node(status, "w.s.work").progress == 100
+
+
+@pytest.mark.parametrize("percent", [-1, 101, float("nan"), "50", True, None])
+def test_progress_takes_numbers_from_0_to_100(percent: Any) -> None:
+    def work(state: dict[str, Any], ctx: Any) -> None:
+        ctx.progress(percent)
+
+    status = run_through(staged(Action("work", work, attempts=1)))
+    assert status.run.error is not None
+    assert status.run.error["type"] in ("ValueError", "TypeError")
+
+
+def test_a_plain_handler_over_its_timeout_is_interrupted_and_counts_as_failed() -> None:
+    def spin(state: dict[str, Any], ctx: Any) -> None:
+        while True:
+            pass
+
+    status = run_through(staged(Action("spin", spin, timeout=0.2, attempts=1)))
+    assert status.run.error is not None
+    assert status.run.error["code"] == "ACTION_TIMEOUT"
+    assert history(status)[-1] == ("compensated", None)

@@ -1,0 +1,307 @@
+"""Durable steps: replay, suspension, waiting, and the ledger's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.utils import DatabaseError
+from django.test.utils import CaptureQueriesContext
+
+from tests.support.runs import names, node, run_through, staged
+from workflow import Action, Fatal, Stage, WaitTimeout, Workflow, parallel, workflows
+from workflow.models import Job, Step
+from workflow.testing import advance, drain
+
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _clear() -> None:
+    calls.clear()
+
+
+def note(value: Any) -> Any:
+    calls.append(value)
+    return value
+
+
+def stepping(handler: Callable[..., Any], **options: Any) -> Workflow:
+    return staged(Action("act", handler, **options))
+
+
+def test_what_a_step_did_once_is_answered_from_the_ledger() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        first = ctx.step.run("first", note, {"n": (1, Decimal("1.5"))})
+        if ctx.attempt == 1:
+            raise RuntimeError("after the first step")
+        return [first, ctx.step.run("second", note, 2)]
+
+    status = run_through(stepping(handler, backoff=1), seconds=1)
+    assert status.run.state == {"act": [{"n": [1, "1.5"]}, 2]}
+    assert len(calls) == 2
+
+
+def test_the_first_execution_and_a_replay_see_the_same_value() -> None:
+    seen: list[Any] = []
+
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        seen.append(ctx.step.run("value", lambda: {1: (2, {3}), "d": Decimal("0.1")}))
+        if ctx.attempt == 1:
+            raise RuntimeError
+
+    run_through(stepping(handler, backoff=1), seconds=1)
+    assert seen[0] == seen[1] == {"1": [2, [3]], "d": "0.1"}
+
+
+def test_a_failed_step_is_recorded_and_opened_again_by_a_retry() -> None:
+    def body(attempt: int) -> str:
+        calls.append(attempt)
+        if attempt == 1:
+            raise ValueError("first time")
+        return "ok"
+
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        return ctx.step.run("body", body, ctx.attempt)
+
+    handle = workflows.dispatch(stepping(handler, backoff=5), {})
+    drain(handle.run_id)
+    row = Step.objects.get()
+    assert (row.status, row.error["type"]) == ("failed", "ValueError")
+    advance(5)
+    drain(handle.run_id)
+    assert handle.status().run.state == {"act": "ok"}
+    assert Step.objects.get().status == "completed"
+
+
+def test_a_step_may_try_more_than_once_within_one_attempt() -> None:
+    def body() -> str:
+        calls.append(1)
+        if len(calls) < 3:
+            raise ValueError
+        return "third"
+
+    status = run_through(stepping(lambda state, ctx: ctx.step.run("body", body, attempts=3)))
+    assert status.run.state == {"act": "third"}
+    assert node(status, "w.s.act").attempt == 1
+
+
+def test_a_key_used_twice_fails_the_action_for_good() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.run("k", note, 1)
+        ctx.step.run("k", note, 2)
+
+    status = run_through(stepping(handler, attempts=5))
+    assert status.run.error is not None
+    assert status.run.error["type"] == "StepKeyReused"
+    assert node(status, "w.s.act").attempt == 1
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("key", ["", None, 1, "k" * 256, "nul\x00"])
+def test_a_bad_key_is_refused(key: Any) -> None:
+    status = run_through(stepping(lambda state, ctx: ctx.step.run(key, note, 1), attempts=1))
+    assert status.run.status == "compensated"
+    assert calls == []
+
+
+def test_a_sleeping_handler_holds_no_lease_and_spends_no_attempt() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> dict[str, int]:
+        ctx.step.run("before", note, "before")
+        ctx.step.sleep("nap", 3600)
+        ctx.step.run("after", note, "after")
+        return {"attempt": ctx.attempt}
+
+    handle = workflows.dispatch(stepping(handler, attempts=1), {})
+    drain(handle.run_id)
+    status = handle.status()
+    assert (status.run.status, node(status, "w.s.act").status) == ("running", "waiting")
+    assert Job.objects.get().lease_token is None
+    advance(3599)
+    drain(handle.run_id)
+    assert calls == ["before"]
+    advance(1)
+    drain(handle.run_id)
+    assert calls == ["before", "after"]
+    assert handle.status().run.state == {"attempt": 1}
+    assert not Job.objects.exists()
+
+
+def test_a_sleep_is_not_begun_anew_by_a_retry() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.sleep("nap", 10)
+        if ctx.attempt == 1:
+            raise RuntimeError
+
+    handle = workflows.dispatch(stepping(handler, backoff=1), {})
+    drain(handle.run_id)
+    advance(10)
+    drain(handle.run_id)
+    advance(1)
+    drain(handle.run_id)
+    assert handle.status().run.status == "completed"
+
+
+def test_a_suspended_action_does_not_hold_up_its_parallel_mates() -> None:
+    def sleepy(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.sleep("nap", 10)
+        calls.append("woke")
+
+    group = parallel(Action("sleepy", sleepy), Action("quick", lambda state: calls.append("quick")))
+    handle = workflows.dispatch(Workflow("w", stages=[Stage("s", actions=[group])]), {})
+    drain(handle.run_id)
+    assert calls == ["quick"]
+    advance(10)
+    drain(handle.run_id)
+    assert calls == ["quick", "woke"]
+    assert handle.status().run.status == "completed"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_wait_for_polls_until_there_is_an_answer(is_async: bool) -> None:
+    def poll() -> str | None:
+        calls.append("poll")
+        return "ready" if len(calls) == 3 else None
+
+    def plain(state: dict[str, Any], ctx: Any) -> Any:
+        return ctx.step.wait_for("report", poll, interval=5)
+
+    async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
+        return await ctx.step.await_for("report", poll, interval=5)
+
+    handle = workflows.dispatch(stepping(coroutine if is_async else plain), {})
+    drain(handle.run_id)
+    advance(4)
+    drain(handle.run_id)
+    assert calls == ["poll"]
+    for _ in range(2):
+        advance(5)
+        drain(handle.run_id)
+    assert handle.status().run.state == {"act": "ready"}
+    assert calls == ["poll"] * 3
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_wait_that_times_out_raises_an_error_with_its_code(is_async: bool) -> None:
+    def plain(state: dict[str, Any], ctx: Any) -> Any:
+        try:
+            ctx.step.wait_for("never", lambda: None, interval=5, timeout=12)
+        except WaitTimeout as error:
+            return error.code
+
+    async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
+        try:
+            await ctx.step.await_event("never", "nothing", timeout=12)
+        except WaitTimeout as error:
+            return error.code
+
+    status = run_through(stepping(coroutine if is_async else plain), seconds=6, rounds=4)
+    assert status.run.state == {"act": "WAIT_TIMEOUT"}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_wait_event_returns_the_payload_of_its_own_event(is_async: bool) -> None:
+    def plain(state: dict[str, Any], ctx: Any) -> Any:
+        return ctx.step.wait_event("paid", "payment", correlate="id")
+
+    async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
+        return await ctx.step.await_event("paid", "payment", correlate=lambda state: state["id"])
+
+    handle = workflows.dispatch(stepping(coroutine if is_async else plain), {"id": "x"})
+    drain(handle.run_id)
+    workflows.publish("payment", 1, correlation="y")
+    drain(handle.run_id)
+    assert handle.status().run.status == "running"
+    workflows.publish("payment", {"cents": 5}, correlation="x")
+    drain(handle.run_id)
+    assert handle.status().run.state == {"id": "x", "cents": 5}
+
+
+def test_an_event_from_before_the_step_parked_counts_when_correlated() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        return [ctx.step.wait_event(f"e{i}", "tick", correlate="id") for i in range(2)]
+
+    handle = workflows.dispatch(stepping(handler), {"id": "x"})
+    for i in range(2):
+        workflows.publish("tick", i, correlation="x")
+    drain(handle.run_id)
+    assert handle.status().run.state == {"id": "x", "act": [0, 1]}
+
+
+def test_steps_in_a_compensation_have_a_ledger_of_their_own() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.run("k", note, "do")
+
+    def undo(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.run("k", note, f"undo {ctx.attempt}")
+        ctx.step.sleep("nap", 5)
+        ctx.step.run("end", note, f"end {ctx.attempt}")
+
+    def bad(state: dict[str, Any]) -> None:
+        raise Fatal
+
+    handle = workflows.dispatch(staged(Action("act", handler, compensate=undo), Action("bad", bad)), {})
+    drain(handle.run_id)
+    assert calls == ["do", "undo 1"]
+    assert handle.status().run.status == "compensating"
+    advance(5)
+    drain(handle.run_id)
+    assert calls == ["do", "undo 1", "end 1"]
+    assert handle.status().run.status == "compensated"
+
+
+def test_a_settled_ledger_row_cannot_be_rewritten() -> None:
+    run_through(stepping(lambda state, ctx: ctx.step.run("k", note, 1)))
+    with pytest.raises(DatabaseError, match="settled"):
+        Step.objects.update(value=2)
+
+
+def test_a_thousand_steps_are_replayed_with_one_read() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> int:
+        total = sum(ctx.step.run(f"k{i}", int, i) for i in range(state["n"]))
+        if ctx.attempt == 1:
+            raise RuntimeError
+        return total
+
+    def queries_of_replay(n: int) -> int:
+        handle = workflows.dispatch(
+            Workflow(f"w{n}", stages=[Stage("s", actions=[Action("act", handler, backoff=1)])]), {"n": n}
+        )
+        drain(handle.run_id)
+        advance(1)
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            drain(handle.run_id)
+        assert handle.status().run.status == "completed"
+        return len(queries)
+
+    assert queries_of_replay(200) == queries_of_replay(2)
+
+
+def test_a_handler_that_changed_under_its_ledger_fails_with_a_clear_word() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        if ctx.attempt == 1:
+            ctx.step.run("k", note, 1)
+            raise RuntimeError
+        ctx.step.sleep("k", 1)
+
+    status = run_through(stepping(handler, backoff=1), seconds=1)
+    assert status.run.error is not None
+    assert "has changed" in status.run.error["message"]
+
+
+def test_suspensions_show_in_the_history() -> None:
+    status = run_through(stepping(lambda state, ctx: ctx.step.sleep("nap", 5)), seconds=5)
+    assert names(status) == [
+        "started",
+        "action.started",
+        "waiting",
+        "resumed",
+        "action.completed",
+        "stage.completed",
+        "completed",
+    ]

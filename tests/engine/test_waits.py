@@ -1,0 +1,284 @@
+"""Waits and events: what wakes a run, what does not, and what becomes of time-outs."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.support.runs import history, names, node, statuses
+from workflow import RunConflict, Stage, WaitFor, Workflow, parallel, workflows
+from workflow.models import Event, Job, Node
+from workflow.results import RunHandle
+from workflow.testing import advance, drain
+
+
+def parked(wait: WaitFor, data: Any = None, **options: Any) -> RunHandle:
+    """A run of one wait stage and an end, drained until it is parked."""
+    definition = Workflow(
+        "w", stages=[Stage("wait", wait_for=wait), Stage("end", run=lambda state: None)], **options
+    )
+    handle = workflows.dispatch(definition, {} if data is None else data)
+    drain(handle.run_id)
+    return handle
+
+
+def test_a_parked_run_is_waiting_and_holds_no_job() -> None:
+    handle = parked(WaitFor("paid"))
+    status = handle.status()
+    assert status.run.status == "waiting"
+    assert statuses(status)["w.wait"] == "waiting"
+    assert not Job.objects.exists()
+    assert history(status) == [("started", None), ("waiting", "w.wait")]
+
+
+def test_an_event_of_exactly_that_type_wakes_every_run_parked_on_it() -> None:
+    definition = Workflow("w", stages=[Stage("wait", wait_for=WaitFor("paid"))])
+    handles = workflows.dispatch_many(definition, [{}, {}, {}])
+    drain()
+    workflows.publish("paid.late", {"no": 1})
+    workflows.publish("PAID", {"no": 1})
+    drain()
+    assert {handle.status().run.status for handle in handles} == {"waiting"}
+    workflows.publish("paid", {"amount": 5}, correlation="whatever")
+    drain()
+    for handle in handles:
+        status = handle.status()
+        assert status.run.status == "completed"
+        assert status.run.state == {"amount": 5}
+        assert node(status, "w.wait").output == {"amount": 5}
+        assert history(status)[2:] == [
+            ("resumed", "w.wait"),
+            ("stage.completed", "w.wait"),
+            ("completed", None),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("payload", "state"), [(None, {}), (4, {"wait": 4}), ([1], {"wait": [1]}), ({"k": 1}, {"k": 1})]
+)
+def test_the_payload_is_the_output_and_a_scalar_nests_under_the_stages_name(payload: Any, state: Any) -> None:
+    handle = parked(WaitFor("paid"))
+    workflows.publish("paid", payload)
+    drain(handle.run_id)
+    assert handle.status().run.state == state
+
+
+def test_an_uncorrelated_wait_takes_no_event_from_before_it_parked() -> None:
+    workflows.publish("paid", {"early": 1})
+    handle = parked(WaitFor("paid"))
+    assert handle.status().run.status == "waiting"
+
+
+def test_a_correlated_wait_takes_only_its_own_event_and_one_from_before_it_parked_counts() -> None:
+    definition = Workflow("w", stages=[Stage("wait", wait_for=WaitFor("paid", correlate="order_id"))])
+    workflows.publish("paid", {"before": "dispatch"}, correlation="o-1")
+    handle = workflows.dispatch(definition, {"order_id": "o-1"})
+    workflows.publish("paid", {"n": "other"}, correlation="o-2")
+    workflows.publish("paid", {"n": "none"})
+    drain(handle.run_id)
+    assert handle.status().run.status == "waiting"
+    workflows.publish("paid", {"n": 1}, correlation="o-1")
+    drain(handle.run_id)
+    assert handle.status().run.state == {"order_id": "o-1", "n": 1}
+
+    early = workflows.dispatch(definition, {"order_id": "o-3"})
+    workflows.publish("paid", {"n": 3}, correlation="o-3")
+    drain(early.run_id)
+    assert early.status().run.state == {"order_id": "o-3", "n": 3}
+
+
+def test_two_waits_for_the_same_thing_need_two_events_oldest_first() -> None:
+    waits = [
+        Stage(f"w{i}", wait_for=WaitFor("tick", correlate="id", pick=lambda e: {f"n{e.payload}": 1}))
+        for i in range(3)
+    ]
+    definition = Workflow("w", stages=[*waits])
+    handle = workflows.dispatch(definition, {"id": "x"})
+    for i in range(2):
+        workflows.publish("tick", i, correlation="x")
+    drain(handle.run_id)
+    status = handle.status()
+    assert status.run.status == "waiting"
+    assert [n.output for n in status.nodes[1:]] == [{"n0": 1}, {"n1": 1}, None]
+    workflows.publish("tick", 2, correlation="x")
+    drain(handle.run_id)
+    assert handle.status().run.status == "completed"
+
+
+def test_two_parallel_waits_of_a_run_do_not_share_a_correlated_event() -> None:
+    pair = parallel(*[Stage(f"w{i}", wait_for=WaitFor("tick", correlate="id")) for i in range(2)])
+    handle = workflows.dispatch(Workflow("w", stages=[pair]), {"id": "x"})
+    drain(handle.run_id)
+    workflows.publish("tick", "first", correlation="x")
+    drain(handle.run_id)
+    assert sorted(n.status for n in handle.status().nodes[1:]) == ["completed", "waiting"]
+    assert handle.status().run.status == "waiting"
+    workflows.publish("tick", "second", correlation="x")
+    drain(handle.run_id)
+    assert handle.status().run.state == {"id": "x", "w0": "first", "w1": "second"}
+
+
+def test_the_same_event_id_counts_once() -> None:
+    handle = workflows.dispatch(
+        Workflow("w", stages=[Stage(f"w{i}", wait_for=WaitFor("tick", correlate="id")) for i in range(2)]),
+        {"id": "x"},
+    )
+    for _ in range(2):
+        workflows.publish("tick", 1, correlation="x", event_id="evt-1")
+    drain(handle.run_id)
+    assert statuses(handle.status()) == {"w": "running", "w.w0": "completed", "w.w1": "waiting"}
+    assert Event.objects.count() == 1
+
+
+def test_one_event_serves_a_wait_in_each_run() -> None:
+    definition = Workflow("w", stages=[Stage("wait", wait_for=WaitFor("paid", correlate="id"))])
+    handles = workflows.dispatch_many(definition, [{"id": "x"}] * 3)
+    workflows.publish("paid", 1, correlation="x")
+    drain()
+    assert {handle.status().run.status for handle in handles} == {"completed"}
+
+
+def test_correlate_may_be_a_function_of_the_state_and_a_number_matches_its_text() -> None:
+    by_function = parked(WaitFor("paid", correlate=lambda state: f"order-{state['n']}"), {"n": 7})
+    workflows.publish("paid", 1, correlation="order-7")
+    drain(by_function.run_id)
+    assert by_function.status().run.status == "completed"
+
+
+def test_a_number_in_the_state_is_correlated_by_its_text() -> None:
+    handle = parked(WaitFor("paid", correlate="n"), {"n": 7})
+    workflows.publish("paid", 1, correlation="7")
+    drain(handle.run_id)
+    assert handle.status().run.status == "completed"
+
+
+@pytest.mark.parametrize("correlate", ["missing", lambda state: 1 / 0, lambda state: None])
+def test_a_correlation_that_cannot_be_made_fails_its_node(correlate: Any) -> None:
+    status = parked(WaitFor("paid", correlate=correlate)).status()
+    assert status.run.status == "compensated"
+    assert status.run.error is not None
+    assert (status.run.error["code"], status.run.error["node"]) == ("ACTION_FAILED", "w.wait")
+
+
+def test_pick_is_given_the_event() -> None:
+    seen: list[Any] = []
+
+    def pick(event: Any) -> dict[str, Any]:
+        seen.append(event)
+        return {"amount": event.payload["cents"] / 100}
+
+    handle = parked(WaitFor("paid", correlate="id", pick=pick), {"id": "x"})
+    workflows.publish("paid", {"cents": 250}, correlation="x")
+    drain(handle.run_id)
+    assert handle.status().run.state == {"id": "x", "amount": 2.5}
+    event = seen[0]
+    assert (event.type, event.payload, event.correlation) == ("paid", {"cents": 250}, "x")
+    assert isinstance(event.id, uuid.UUID)
+    assert isinstance(event.at, datetime)
+
+
+def test_a_pick_that_raises_fails_its_node_and_nobody_else() -> None:
+    definition = Workflow(
+        "w", stages=[Stage("wait", wait_for=WaitFor("paid", pick=lambda event: event.payload["x"]))]
+    )
+    bad, good = workflows.dispatch_many(definition, [{}, {}])
+    drain(bad.run_id)
+    workflows.publish("paid", {"y": 1})
+    drain()
+    drain(good.run_id)
+    workflows.publish("paid", {"x": 1})
+    drain()
+    status = bad.status()
+    assert status.run.error is not None
+    assert (status.run.error["code"], status.run.error["type"]) == ("ACTION_FAILED", "KeyError")
+
+
+def test_a_wait_that_times_out_fails_and_the_saga_goes_back() -> None:
+    handle = parked(WaitFor("paid", timeout=60))
+    advance(59)
+    drain(handle.run_id)
+    assert handle.status().run.status == "waiting"
+    advance(1)
+    drain(handle.run_id)
+    status = handle.status()
+    assert status.run.status == "compensated"
+    assert status.run.error is not None
+    assert (status.run.error["code"], status.run.error["node"]) == ("WAIT_TIMEOUT", "w.wait")
+    assert names(status)[2:] == ["stage.failed", "compensating", "compensated"]
+    workflows.publish("paid", 1)
+    drain()
+    assert handle.status().run.status == "compensated"
+
+
+def test_a_timeout_is_never_mistaken_for_a_null_payload() -> None:
+    handle = parked(WaitFor("paid", timeout=60, pick=lambda event: event.payload))
+    workflows.publish("paid", None)
+    drain(handle.run_id)
+    status = handle.status()
+    assert status.run.status == "completed"
+    assert node(status, "w.wait").output is None
+
+
+def test_a_deadline_is_fixed_when_the_wait_parks() -> None:
+    handle = parked(WaitFor("paid", timeout=60))
+    first = Node.objects.get(run_id=handle.run_id, path="w.wait").wait_until
+    workflows.publish("other", 1)
+    drain(handle.run_id)
+    assert Node.objects.get(run_id=handle.run_id, path="w.wait").wait_until == first
+
+
+def test_resume_satisfies_what_the_run_is_parked_on() -> None:
+    handle = parked(WaitFor("paid", pick=lambda event: 1 / 0))
+    workflows.resume(handle.run_id, {"by": "hand"})
+    assert handle.status().run.status == "running"
+    with pytest.raises(RunConflict):
+        workflows.resume(handle.run_id)
+    drain(handle.run_id)
+    status = handle.status()
+    assert status.run.state == {"by": "hand"}
+    assert status.run.status == "completed"
+
+
+def test_cancel_ends_a_waiting_run_at_once() -> None:
+    handle = parked(WaitFor("paid"))
+    workflows.cancel(handle.run_id, reason="changed my mind")
+    status = handle.status()
+    assert status.run.status == "cancelled"
+    assert statuses(status) == {
+        "w": "cancelled",
+        "w.wait": "cancelled",
+        "w.end": "cancelled",
+        "w.end.end#run": "cancelled",
+    }
+    workflows.publish("paid", 1)
+    drain()
+    assert handle.status().run.status == "cancelled"
+    assert not Job.objects.exists()
+
+
+def test_when_and_precheck_are_asked_of_a_wait_too() -> None:
+    skipped = Stage("wait", wait_for=WaitFor("paid"), when=lambda state: False)
+    handle = workflows.dispatch(Workflow("w", stages=[skipped]), {})
+    drain(handle.run_id)
+    assert statuses(handle.status()) == {"w": "completed", "w.wait": "skipped"}
+
+
+def test_an_event_nobody_waits_for_costs_one_row() -> None:
+    workflows.publish("nobody", 1)
+    drain()
+    assert Event.objects.count() == 1
+    assert not Job.objects.exists()
+
+
+def test_a_queued_wait_stage_parks_and_resumes() -> None:
+    wait = Stage("wait", wait_for=WaitFor("paid"), via="queue")
+    handle = workflows.dispatch(Workflow("w", stages=[wait, Stage("end", run=lambda state: None)]), {})
+    drain(handle.run_id)
+    assert handle.status().run.status == "waiting"
+    workflows.publish("paid", {"ok": 1})
+    drain(handle.run_id)
+    assert handle.status().run.status == "completed"
+    assert handle.status().run.state == {"ok": 1}
