@@ -89,6 +89,9 @@ class Unit:
     def begin(self) -> Move:
         """The first boundary after the claim: starts the unit, or takes it up where it stands."""
         self._draft.open()
+        if self.status[self.ordinal] not in NODE_LIVE:
+            self._late()
+            return self._close()
         if self.run_status == PENDING:
             self._run_goes_on(states.EVENT_STARTED)
         self._enter(self.ordinal)
@@ -408,16 +411,31 @@ class Unit:
         move = self._draft.move
         move.boundary.job = DELETE
         move.done = True
-        node = self.tree.nodes[self.ordinal]
-        if node.kind != PIPELINE:
-            parent = self.tree.nodes[node.parent]
-            group = next(group for group in parent.groups if self.ordinal in group)
-            mates = tuple(m for m in group if m != self.ordinal and self.tree.nodes[m].own_job)
-            move.boundary.wakes.append(Wake(parent.unit, mates))
+        if self.tree.nodes[self.ordinal].kind != PIPELINE:
+            self._wake_parent()
         elif self.status[self.ordinal] == FAILED:
             self._run_failed(self._errors[self.ordinal])
         else:
             self._next_pipeline()
+
+    def _late(self) -> None:
+        """The unit was over before this claim.
+
+        An atomic action's worker died between the commit and waking the parent; or a parent that read the
+        node while it was pending, and settled after it was over, added its job once more. Dropping the job
+        may leave nothing but parked waits, hence not DELETE.
+        """
+        self._draft.move.boundary.job = AWAIT
+        self._draft.move.done = True
+        if self.tree.nodes[self.ordinal].kind != PIPELINE:
+            self._wake_parent()
+
+    def _wake_parent(self) -> None:
+        node = self.tree.nodes[self.ordinal]
+        parent = self.tree.nodes[node.parent]
+        group = next(group for group in parent.groups if self.ordinal in group)
+        mates = tuple(m for m in group if m != self.ordinal and self.tree.nodes[m].own_job)
+        self._draft.move.boundary.wakes.append(Wake(parent.unit, mates))
 
     def _next_pipeline(self) -> None:
         boundary = self._draft.move.boundary

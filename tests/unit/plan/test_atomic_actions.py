@@ -29,3 +29,14 @@ def test_an_atomic_action_is_never_run_again_when_its_worker_dies_after_the_comm
     assert [start.ordinal for start in unit.running.values()] == [scene.at("w.s.b")]
     assert unit.running[scene.at("w.s.b")].state == {"n": 1}
     assert scene.story("w.s.a") == ["action.started", "action.completed"]
+
+
+def test_the_parent_is_woken_although_the_worker_died_right_after_the_commit():
+    scene = Scene(flow(stage("s", act("a", atomic=True, via="queue"), act("b"))))
+    scene.take()
+    child = scene.take("w.s.a")
+    commit(scene, child, "w.s.a", {"n": 1})
+    scene.lose(child)
+    scene.take("w.s.a")
+    assert scene.jobs() == ["w"]
+    assert scene.take("w").running[scene.at("w.s.b")].state == {"n": 1}
