@@ -47,7 +47,7 @@ class Undo:
 
     def begin(self) -> Move:
         """Starts the next compensation, or goes on where a dead worker stopped."""
-        self._move = Move(boundary=Boundary(compensating=True))
+        self._move = Move(boundary=Boundary(compensating=True, alone=True))
         if self._left:
             ordinal = self._left[0]
             if self.run.nodes[ordinal].due_in is not None:  # it suspended itself, which spends no attempt
@@ -62,7 +62,7 @@ class Undo:
 
     def advance(self, facts: list[Fact]) -> Move:
         """The next boundary after an attempt ended."""
-        self._move = Move(boundary=Boundary(compensating=True))
+        self._move = Move(boundary=Boundary(compensating=True, alone=True))
         for fact in facts:
             self.inflight.discard(fact.ordinal)
             if isinstance(fact, Completed | Failed | Suspended) and fact.notes is not None:
@@ -81,7 +81,7 @@ class Undo:
 
     def release(self) -> Move:
         """Gives the walk back unfinished: a stopping worker spends no attempt."""
-        self._move = Move(boundary=Boundary(compensating=True, refund=True))
+        self._move = Move(boundary=Boundary(compensating=True, alone=True, refund=True))
         for ordinal in self.inflight:
             self._attempt[ordinal] -= 1
             self._change(ordinal, compensate_attempt=self._attempt[ordinal])

@@ -112,6 +112,8 @@ class Boundary:
     """Also cancels every node of the run that is still live: the run is over, or turns back."""
     history: list[HistoryEntry] = field(default_factory=list)
     steps: list[StepWrite] = field(default_factory=list)
+    alone: bool = False
+    """Nobody else settles boundaries of this run meanwhile: the run's own stamp tells what became of this one."""
     job: str = KEEP
     delay: float = 0.0
     last_error: str | None = None

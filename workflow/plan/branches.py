@@ -13,7 +13,7 @@ from typing import Any
 
 from workflow.definitions import Tree
 from workflow.plan.layout import layout
-from workflow.plan.snapshot import RunSnapshot, fold
+from workflow.plan.snapshot import RunSnapshot, fold, merged, standing
 from workflow.states import PENDING
 
 
@@ -26,22 +26,30 @@ class States:
         self._layout = layout(tree)
         home = self._layout.branch[unit]
         self._by_branch: dict[int, dict[str, Any]] = {home: run.state if home == 0 else self._fold(home)}
+        self._own: set[int] = set()
+        """Branches whose state nobody else holds, so that it may be changed in place."""
 
     def of(self, ordinal: int) -> dict[str, Any]:
-        """The state that the node reads. Never changed in place."""
-        return self._by_branch[self._layout.branch[ordinal]]
+        """The state that the node reads. From here on it is never changed in place."""
+        branch = self._layout.branch[ordinal]
+        self._own.discard(branch)
+        return self._by_branch[branch]
 
     def open_group(self, container: int, members: Iterable[int]) -> None:
-        """Gives each member of a parallel group its branch, from now or as it was when the group started."""
+        """Gives each of these members of a parallel group its branch.
+
+        Its state is the container's as it is now, if the group starts now; else as it was when the group
+        started, plus what the member's own nodes have added since.
+        """
         nodes = self._run.nodes
-        members = tuple(members)
-        fresh = all(
-            nodes[mate].status == PENDING and nodes[mate].attempt == 0
-            for mate in self._layout.mates[members[0]]
-        )
-        base = self.of(container)
+        base: dict[str, Any] | None = None
         for member in members:
-            self._by_branch[member] = base if fresh else self._fold(member)
+            if base is None:
+                mates = self._layout.mates[member]
+                started = any(nodes[mate].status != PENDING or nodes[mate].attempt for mate in mates)
+                base = self._fold(member, whole_group=True) if started else self.of(container)
+            own = standing(self._tree, nodes, range(member, self._tree.nodes[member].end))
+            self._by_branch[member] = merged(self._tree, nodes, base, own) if own else base
 
     def merge(self, ordinal: int, patch: dict[str, Any]) -> None:
         """Adds an output to the node's branch and to those that its branch lies in."""
@@ -49,17 +57,22 @@ class States:
         while True:
             state = self._by_branch.get(branch)
             if state is not None:
-                self._by_branch[branch] = {**state, **patch}
+                if branch not in self._own:
+                    self._own.add(branch)
+                    state = self._by_branch[branch] = dict(state)
+                state.update(patch)
             if branch == 0:
                 return
             branch = self._layout.branch[self._tree.nodes[branch].parent]
 
-    def _fold(self, member: int) -> dict[str, Any]:
+    def _fold(self, member: int, *, whole_group: bool = False) -> dict[str, Any]:
+        """The state of a member's branch, made from the outputs; for the `whole_group`, as it was at its start."""
         hidden: set[int] = set()
         branch = member
         while branch:
             for mate in self._layout.mates[branch]:
-                if mate != branch:
+                if mate != branch or whole_group:
                     hidden.update(range(mate, self._tree.nodes[mate].end))
             branch = self._layout.branch[self._tree.nodes[branch].parent]
+            whole_group = False
         return fold(self._tree, self._run.input, self._run.nodes, hidden)

@@ -327,7 +327,7 @@ class Unit:
                 self._container_failed(ordinal)
                 return
             if len(group) > 1:
-                self.states.open_group(ordinal, live)
+                self.states.open_group(ordinal, [m for m in live if not self.tree.nodes[m].own_job])
             for member in live:
                 self._enter(member)
             return
@@ -478,6 +478,7 @@ class Unit:
                 if ordinal not in self._timed:
                     self._timed.add(ordinal)
                     move.timers.append(Timer(ordinal, delay))
+            move.boundary.alone = self._alone()
             return move
         move.done = True
         move.boundary.awaited = self._awaited()
@@ -491,6 +492,14 @@ class Unit:
                 f"unit {self.tree.nodes[self.ordinal].path!r} has nothing to do and nothing to await"
             )
         return move
+
+    def _alone(self) -> bool:
+        """A pipeline with one handler at work and no child in a job of its own: no one else writes to its run."""
+        return (
+            len(self.inflight) == 1
+            and self.tree.nodes[self.ordinal].kind == PIPELINE
+            and not any(self.status[child] in NODE_LIVE for child in self._children)
+        )
 
     def _awaited(self) -> list[tuple[int, ...]]:
         sets: dict[tuple[int, int], list[int]] = {}

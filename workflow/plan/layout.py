@@ -12,11 +12,13 @@ from workflow.definitions import Tree
 class Layout:
     """`branch` by ordinal: the nearest ancestor, or itself, that is a parallel member; 0 when there is none.
 
-    `mates` by parallel member: its group, itself included.
+    `mates` by parallel member: its group, itself included. `folds`: the units that fold a state from outputs
+    when they come back, since they work on a parallel member, or are one.
     """
 
     branch: list[int]
     mates: dict[int, tuple[int, ...]]
+    folds: frozenset[int]
 
 
 @lru_cache(maxsize=1024)
@@ -32,25 +34,26 @@ def layout(tree: Tree) -> Layout:
                     mates[member] = group
                 else:
                     branch[member] = branch[node.ordinal]
-    return Layout(branch, mates)
+    folds = frozenset(node.unit for node in tree.nodes if branch[node.ordinal])
+    return Layout(branch, mates, folds)
 
 
 def needed(tree: Tree, unit: int) -> list[tuple[int, int]]:
     """The ranges of ordinals, both ends included, that a unit reads; 0 for the whole tree (compensation).
 
-    A unit outside every parallel group reads its own subtree and the pipelines' statuses: the run's state
-    says the rest. A parallel member also folds its state from whatever is not in its mates' subtrees.
+    A unit reads its own subtree and the pipelines' statuses, and the run's state says the rest. One that
+    folds a state also reads what came before it, without its mates' subtrees: these it must not see.
     """
     last = len(tree.nodes) - 1
     if unit == 0:
         return [(1, last)]
     end = tree.nodes[unit].end - 1
-    pipelines = [(p, p) for group in tree.nodes[0].groups for p in group if not unit <= p <= end]
     facts = layout(tree)
-    branch = facts.branch[unit]
-    if branch == 0:
-        return [*pipelines, (unit, end)]
+    pipelines = [p for (p,) in tree.nodes[0].groups if not unit <= p <= end]
+    if unit not in facts.folds:
+        return [*((p, p) for p in pipelines), (unit, end)]
     hidden: list[tuple[int, int]] = []
+    branch = facts.branch[unit]
     while branch:
         hidden += [(mate, tree.nodes[mate].end) for mate in facts.mates[branch] if mate != branch]
         branch = facts.branch[tree.nodes[branch].parent]
@@ -62,4 +65,4 @@ def needed(tree: Tree, unit: int) -> list[tuple[int, int]]:
         first = max(first, high)
     if first <= end:
         ranges.append((first, end))
-    return ranges + [(p, p) for p, _ in pipelines if p > end]
+    return ranges + [(p, p) for p in pipelines if p > end]

@@ -10,7 +10,7 @@ from workflow.definitions import Tree
 from workflow.plan.layout import needed
 from workflow.states import COMPLETED, PENDING
 
-__all__ = ["NodeSnapshot", "RunSnapshot", "fold", "needed", "nest", "seed"]
+__all__ = ["NodeSnapshot", "RunSnapshot", "fold", "merged", "needed", "nest", "seed", "standing"]
 
 
 @dataclass(slots=True)
@@ -59,12 +59,24 @@ def nest(key: str, output: Any) -> dict[str, Any] | None:
 def fold(tree: Tree, run_input: Any, nodes: list[NodeSnapshot], hidden: Iterable[int] = ()) -> dict[str, Any]:
     """The state made again from the input and the outputs still standing, in the order of their completion."""
     skip = frozenset(hidden)
-    standing = sorted(
-        (node.completed_seq or 0, ordinal)
-        for ordinal, node in enumerate(nodes)
-        if ordinal and node.status == COMPLETED and node.output is not None and ordinal not in skip
+    seen = (
+        [ordinal for ordinal in range(1, len(nodes)) if ordinal not in skip] if skip else range(1, len(nodes))
     )
-    state = dict(seed(run_input))
-    for _, ordinal in standing:
+    return merged(tree, nodes, seed(run_input), standing(tree, nodes, seen))
+
+
+def standing(tree: Tree, nodes: list[NodeSnapshot], among: Iterable[int]) -> list[int]:
+    """Which of these nodes have an output that stands, in the order of their completion."""
+    found = [n for n in among if nodes[n].output is not None and nodes[n].status == COMPLETED]
+    found.sort(key=lambda n: nodes[n].completed_seq or 0)
+    return found
+
+
+def merged(
+    tree: Tree, nodes: list[NodeSnapshot], state: dict[str, Any], outputs: Iterable[int]
+) -> dict[str, Any]:
+    """A copy of `state` with the outputs of these nodes merged into it, one after another."""
+    state = dict(state)
+    for ordinal in outputs:
         state.update(nest(tree.nodes[ordinal].key, nodes[ordinal].output) or {})
     return state
