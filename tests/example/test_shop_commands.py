@@ -128,7 +128,7 @@ def test_the_stream_takes_orders_until_it_is_told_to_stop(manage: Manage) -> Non
 
 
 def test_the_stream_with_a_worker_sees_its_orders_through(manage: Manage) -> None:
-    manage("workflow:worker")
+    manage("workflow:worker", SHOP_PAYMENT_TIMEOUT="3")
     stream = manage("shop_stream", "--every", "0.1", "--count", "6")
     output = read_all(stream)
     assert stream.returncode == 0, output
@@ -149,3 +149,14 @@ def test_the_stream_survives_a_lost_connection(manage: Manage) -> None:
     read_until(stream, " run ")
     stream.terminate()
     assert stream.wait(20) == 0
+
+
+def test_a_worker_that_nobody_meant_to_end_fails_the_demo_and_the_others_end_too(manage: Manage) -> None:
+    demo = manage("shop_demo")
+    output = read_until(demo, "orders placed")
+    first = workers_of(output)[0]
+    os.kill(first, signal.SIGKILL)
+    output += read_all(demo)
+    assert demo.returncode == 1
+    assert f"worker {first} ended by itself with exit status -9" in output
+    assert all(is_gone(pid) for pid in workers_of(output))
