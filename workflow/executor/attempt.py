@@ -29,10 +29,8 @@ from workflow.executor.suspension import Suspend
 from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact
 from workflow.signals import Signal
-from workflow.sql import settle as settle_sql
-from workflow.sql.arrays import plain
 from workflow.store.ports import DjangoPort, Rows, Statement, refresh_connections
-from workflow.store.settle import Lease, Rejected, Settlement, is_connection_lost, settle_now
+from workflow.store.settle import Lease, Rejected, Settlement, is_connection_lost, settle_now, which_applied
 
 if TYPE_CHECKING:
     from workflow.steps import Steps
@@ -191,7 +189,9 @@ class Attempt:
                 failpoints.hit("atomic.before-commit")
             failpoints.hit("atomic.after-commit")
         except Rejected as rejected:
-            raise rejected.__cause__ or rejected from None  # what the database said, as if the handler had met it
+            raise (
+                rejected.__cause__ or rejected
+            ) from None  # what the database said, as if the handler had met it
         except (DatabaseError, InterfaceError) as error:
             # The connection may have died in COMMIT: what became of it is asked, never guessed.
             if settlement is None or fact is None or not is_connection_lost(error):
@@ -210,13 +210,7 @@ class Attempt:
             try:
                 connections[conf.DATABASE].close()
                 port = DjangoPort()
-                rows = port.run_now(
-                    [
-                        (settle_sql.LOCK_RUNS, (plain([self.lease.run_id]),)),
-                        (settle_sql.APPLIED, (plain([settlement.id]), plain([self.lease.job_id]))),
-                    ]
-                )
-                return bool(rows[1])
+                return bool(port.run_now(which_applied([settlement]))[1])
             except DatabaseError as error:
                 if not is_connection_lost(error):
                     raise

@@ -30,7 +30,7 @@ SET boundary = b.boundary,
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::text[], %s::int[], %s::text[], %s::text[])
      AS b(boundary, run, job, token, compensating, target, entries, patch, error)
 JOIN workflow_job AS j ON j.id = b.job AND j.lease_token = b.token AND j.boundary IS DISTINCT FROM b.boundary
-WHERE r.id = b.run
+WHERE r.id = b.run AND r.boundary IS DISTINCT FROM b.boundary
   AND CASE WHEN b.compensating THEN r.status = 'compensating' ELSE r.status IN ('pending', 'running', 'waiting') END
 RETURNING r.id::text, r.seq, now()
 """
@@ -241,5 +241,7 @@ RETURNING run_id::text, seq, node
 
 APPLIED: Final = """
 SELECT boundary::text FROM workflow_job WHERE boundary = ANY(%s::uuid[]) AND id = ANY(%s::uuid[])
+UNION
+SELECT boundary::text FROM workflow_run WHERE boundary = ANY(%s::uuid[]) AND id = ANY(%s::uuid[])
 """
-"""After a commit whose outcome is unknown: which of these boundaries are on their jobs?"""
+"""After a commit whose outcome is unknown: which of these boundaries are on their jobs, or on their runs?"""

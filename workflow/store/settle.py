@@ -198,9 +198,15 @@ def _parks(batch: Sequence[Settlement]) -> list[Statement]:
 
 
 def _own_jobs(batch: Sequence[Settlement]) -> list[Statement]:
-    """What becomes of the units' own jobs. A release is written before READY_JOBS, a deletion after it."""
+    """What becomes of the units' own jobs. A release is written before READY_JOBS, a deletion after it.
+
+    A unit that goes on and has its run to itself needs no stamp on its job: the one on the run will do, and a
+    tenth of the server's work per transition is saved.
+    """
     out: list[Statement] = []
-    stay = [s for s in batch if s.boundary.job in (KEEP, RELEASE)]
+    stay = [
+        s for s in batch if s.boundary.job == RELEASE or (s.boundary.job == KEEP and not s.boundary.alone)
+    ]
     if stay:
         parameters = (
             plain([s.id for s in stay]),
@@ -311,6 +317,13 @@ def history_rows(settlement: Settlement) -> list[HistoryRow]:
     ]
     rows.extend((run_id, seq, name, node, settlement.at, None) for seq, name, node in settlement.extra)
     return rows
+
+
+def which_applied(batch: Sequence[Settlement]) -> list[Statement]:
+    """After a commit whose outcome is unknown: the second statement's rows are the boundaries that were applied."""
+    boundaries, runs = plain([s.id for s in batch]), plain([s.lease.run_id for s in batch])
+    jobs = plain([s.lease.job_id for s in batch])
+    return [(sql.LOCK_RUNS, (runs,)), (sql.APPLIED, (boundaries, jobs, boundaries, runs))]
 
 
 def settle_now(port: DjangoPort, settlement: Settlement) -> bool:
@@ -476,15 +489,7 @@ class Committer:
 
         The run's lock makes this wait for a server process that may still be committing.
         """
-        results = await self._port.run(
-            [
-                (sql.LOCK_RUNS, (plain([s.lease.run_id for s in settlements]),)),
-                (
-                    sql.APPLIED,
-                    (plain([s.id for s in settlements]), plain([s.lease.job_id for s in settlements])),
-                ),
-            ]
-        )
+        results = await self._port.run(which_applied(settlements))
         applied = {row[0] for row in results[1]}
         left = []
         for settlement in settlements:

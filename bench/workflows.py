@@ -1,0 +1,48 @@
+"""What the benchmarks run: handlers that do nothing, in each shape a workflow can have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workflow import Action, Fatal, Stage, WaitFor, Workflow, parallel
+
+
+def plain(state: dict[str, Any]) -> None:
+    """Nothing, in a thread."""
+
+
+async def coroutine(state: dict[str, Any]) -> None:
+    """Nothing, on the loop."""
+
+
+def fatal(state: dict[str, Any]) -> None:
+    """Turns the saga back."""
+    raise Fatal("benchmark")
+
+
+def grow(state: dict[str, Any]) -> dict[str, str]:
+    """Adds as many bytes as the input says to the state."""
+    return {f"k{len(state)}": "x" * state["bytes"]}
+
+
+def _five(run: Any, **options: Any) -> list[Action]:
+    return [Action(f"a{i}", run, **options) for i in range(5)]
+
+
+five_sync = Workflow("five-sync", stages=[Stage("s", actions=_five(plain))])
+five_async = Workflow("five-async", stages=[Stage("s", actions=_five(coroutine))])
+twenty_parallel = Workflow(
+    "twenty-parallel", stages=[Stage("s", actions=parallel([Action(f"a{i}", plain) for i in range(20)]))]
+)
+five_queued_stages = Workflow(
+    "five-queued-stages", stages=[Stage(f"s{i}", actions=[Action("a", plain)], via="queue") for i in range(5)]
+)
+compensate_four = Workflow(
+    "compensate-four",
+    stages=[Stage("s", actions=[*_five(plain, compensate=plain)[:4], Action("bad", fatal)])],
+)
+hundred_stages = Workflow(
+    "hundred-stages", stages=[Stage(f"s{i}", actions=[Action("a", plain)]) for i in range(100)]
+)
+one_wait = Workflow("one-wait", stages=[Stage("w", wait_for=WaitFor("bench.go"))])
+growing = Workflow("growing", stages=[Stage("s", actions=_five(grow))])
