@@ -96,5 +96,5 @@ stop:
 	@if [ -x $(PY) ]; then $(PY) -m example_project.database stop; fi
 
 clean: stop
-	rm -rf .postgres $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .postgres $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
