@@ -148,6 +148,13 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+def next_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, f"it ended with {process.wait(30)}: {process.stderr and process.stderr.read()}"
+    return line
+
+
 def eventually(holds: Callable[[], object], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
@@ -186,13 +193,9 @@ def test_waiting_for_a_run_that_does_not_complete_exits_with_1(start, worker):
 def test_watching_in_a_pipe_tells_each_change_and_shows_the_tree_at_the_end(start, worker, tmp_path):
     run_id = dispatched("tearoom-slow", file=str(tmp_path / "ready"))
     watching = start("workflow:status", str(run_id), "--watch")
-    assert watching.stdout is not None
-    seen = []
-    for line in watching.stdout:
-        seen.append(line)
-        if "[##########----------]  50%" in line:
-            break
-    assert "tearoom-slow.steep.steep  running" in seen[-1]
+    while "[##########----------]  50%" not in (line := next_line(watching)):
+        pass
+    assert "tearoom-slow.steep.steep  running" in line
     (tmp_path / "ready").touch()
     code, rest, err = finish(watching)
     assert (code, err) == (0, "")
@@ -204,8 +207,7 @@ def test_watching_in_a_pipe_tells_each_change_and_shows_the_tree_at_the_end(star
 def test_watching_as_json_prints_a_status_for_each_change(start, worker, tmp_path):
     run_id = dispatched("tearoom-slow", file=str(tmp_path / "ready"))
     watching = start("workflow:status", str(run_id), "--watch", "--json")
-    assert watching.stdout is not None
-    first = json.loads(watching.stdout.readline())
+    first = json.loads(next_line(watching))
     assert first["run"]["id"] == str(run_id)
     (tmp_path / "ready").touch()
     code, rest, err = finish(watching)
@@ -268,8 +270,7 @@ def test_watching_on_a_terminal_redraws_the_tree_with_bars(start, worker, screen
 def test_ctrl_c_leaves_quietly_and_the_run_goes_on(start, arguments):
     run_id = dispatched("tearoom-happy")
     watching = start("workflow:status", str(run_id), "--watch", *arguments)
-    assert watching.stdout is not None
-    assert watching.stdout.readline()
+    next_line(watching)
     watching.send_signal(signal.SIGINT)
     code, _, err = finish(watching)
     assert (code, err) == (130, "")
@@ -296,8 +297,7 @@ def test_waiting_on_a_terminal_shows_the_tree(start, worker, screen):
 def test_a_run_that_is_pruned_while_watched_is_one_line(start):
     run_id = dispatched("tearoom-happy")
     watching = start("workflow:status", str(run_id), "--watch")
-    assert watching.stdout is not None
-    watching.stdout.readline()
+    next_line(watching)
     Run.objects.all().delete()
     code, _, err = finish(watching)
     assert code == 1
