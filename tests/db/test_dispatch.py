@@ -455,9 +455,11 @@ def test_a_batch_and_a_single_dispatch_write_the_same_rows() -> None:
         assert written(model, one, key) == written(model, many, key)
 
 
-def test_a_batch_is_all_or_none() -> None:
-    with pytest.raises(InputInvalid):
+def test_a_batch_is_all_or_none_and_says_which_input_was_wrong() -> None:
+    with pytest.raises(InputInvalid, match=r"^inputs\[1\]"):
         workflows.dispatch_many(ORDER, [{"order_id": "o-1"}, {"order_id": None}])
+    with pytest.raises(PayloadInvalid, match=r"^inputs\[2\]\.x"):
+        workflows.dispatch_many(PLAIN, [1, 2, {"x": "\0"}])
     assert Run.objects.count() == 0
 
 

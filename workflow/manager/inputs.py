@@ -21,14 +21,14 @@ class InputCodec:
     """The input of one workflow: what is needed of its schema is found out once."""
 
     def __init__(self, workflow: Workflow) -> None:
-        self._place = f'input of workflow "{workflow.name}"'
+        self._workflow = workflow.name
         self._adapter: TypeAdapter[Any] | None = workflow.input_adapter
         self._aliases = self._secrets = False
         if self._adapter is not None:
             self._aliases, self._secrets = _peculiarities(self._adapter)
 
-    def encode(self, value: object) -> str | None:
-        """The validated input as JSON text; None for no input.
+    def encode(self, value: object, where: str = "input") -> str | None:
+        """The validated input as JSON text; None for no input. ``where`` is for the messages.
 
         Raises ``InputInvalid`` for what the workflow's ``input=`` does not accept, and ``PayloadInvalid``
         for what can't be stored or is over the limit.
@@ -37,11 +37,12 @@ class InputCodec:
             try:
                 value = self._adapter.validate_python(value)
             except ValidationError as error:
-                raise InputInvalid.of(self._place, error) from None  # the cause would show the values
-            value = self._dump(self._adapter, value)
-        return None if value is None else payload.dumps(value, "input", conf.MAX_PAYLOAD_BYTES)
+                place = f'{where} of workflow "{self._workflow}"'
+                raise InputInvalid.of(place, error) from None  # the cause would show the values
+            value = self._dump(self._adapter, value, where)
+        return None if value is None else payload.dumps(value, where, conf.MAX_PAYLOAD_BYTES)
 
-    def _dump(self, adapter: TypeAdapter[Any], value: Any) -> Any:
+    def _dump(self, adapter: TypeAdapter[Any], value: Any, where: str) -> Any:
         try:
             by_alias = self._aliases and not _reads_back(adapter, value)
             dumped = adapter.dump_python(value, mode="json", by_alias=by_alias, warnings=False)
@@ -49,7 +50,8 @@ class InputCodec:
                 plain = adapter.dump_python(value, mode="python", by_alias=by_alias, warnings=False)
                 dumped = _reveal(plain, dumped)
         except Exception as error:  # serialisers may be the user's own
-            raise PayloadInvalid(f"input: {type(error).__name__} while it was serialised: {error}") from error
+            rule = f"{type(error).__name__} while it was serialised: {error}"
+            raise PayloadInvalid(f"{where}: {rule}") from error
         return dumped
 
 

@@ -49,7 +49,7 @@ class Workflows:
 
     def dispatch(
         self,
-        definition: Definition,
+        name_or_definition: Definition,
         input: Any = None,  # noqa: A002  the contract's name
         *,
         context: Any = None,
@@ -66,7 +66,7 @@ class Workflows:
         ``idempotency_key`` for the same workflow gives the first run, with ``created=False``, whatever else
         is asked. Raises ``WorkflowUnknown``, ``InputInvalid`` or ``PayloadInvalid`` and writes nothing then.
         """
-        workflow = registry.as_workflow(definition)
+        workflow = registry.as_workflow(name_or_definition)
         placement = _placement(workflow, context, queue, priority, delay, by)
         run = store.NewRun(
             codec(workflow).encode(input),
@@ -77,7 +77,7 @@ class Workflows:
 
     def dispatch_many(
         self,
-        definition: Definition,
+        name: Definition,
         inputs: Iterable[Any],
         *,
         context: Any = None,
@@ -91,15 +91,16 @@ class Workflows:
     ) -> Handles:
         """Start one run for each input, all or none, in a few statements; the handles in the inputs' order.
 
-        ``correlation_ids`` and ``idempotency_keys`` have an entry for each input, which may be None; the
-        other options hold for all. Of several with one key the first counts. Raises what ``dispatch`` does.
+        ``name`` may be a definition too. ``correlation_ids`` and ``idempotency_keys`` have an entry for each
+        input, which may be None; the other options hold for all. Of several with one key the first counts.
+        Raises what ``dispatch`` does.
         """
-        workflow = registry.as_workflow(definition)
+        workflow = registry.as_workflow(name)
         placement = _placement(workflow, context, queue, priority, delay, by)
         if isinstance(inputs, str | bytes | dict) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a list of inputs, not a {type(inputs).__name__}")
         encode = codec(workflow).encode
-        encoded = [encode(value) for value in inputs]
+        encoded = [encode(value, f"inputs[{index}]") for index, value in enumerate(inputs)]
         if correlation_id is not None and correlation_ids is not None:
             raise TypeError("correlation_id and correlation_ids can't be given together")
         if correlation_id is not None:
