@@ -25,7 +25,7 @@ class States:
         self._run = run
         self._layout = layout(tree)
         home = self._layout.branch[unit]
-        self._by_branch: dict[int, dict[str, Any]] = {home: run.state if home == 0 else self._fold(home)}
+        self._by_branch = {home: self._caught_up(unit) if home == 0 else self._fold(home)}
         self._own: set[int] = set()
         """Branches whose state nobody else holds, so that it may be changed in place."""
 
@@ -64,6 +64,17 @@ class States:
             if branch == 0:
                 return
             branch = self._layout.branch[self._tree.nodes[branch].parent]
+
+    def _caught_up(self, unit: int) -> dict[str, Any]:
+        """The run's state, with what queued children have added between its reading and that of the nodes."""
+        run, nodes = self._run, self._run.nodes
+        if run.seq is None:
+            return run.state
+        below = range(unit, self._tree.nodes[unit].end)
+        newer = [n for n in below if (nodes[n].completed_seq or 0) > run.seq]
+        return (
+            merged(self._tree, nodes, run.state, standing(self._tree, nodes, newer)) if newer else run.state
+        )
 
     def _fold(self, member: int, *, whole_group: bool = False) -> dict[str, Any]:
         """The state of a member's branch, made from the outputs; for the `whole_group`, as it was at its start."""

@@ -142,6 +142,7 @@ class Database:
             nodes=nodes,
             error=None if run.error is None else json.loads(run.error),
             last_error=lease.last_error,
+            seq=run.seq,
         )
 
     def _node(self, row: Row) -> NodeSnapshot:

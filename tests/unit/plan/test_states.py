@@ -66,3 +66,18 @@ def test_a_unit_reads_no_more_rows_than_it_needs():
         (place["p1.t.a1"].ordinal,) * 2,
     ]
     assert needed(tree, place["p1"].ordinal) == [(1, len(tree.nodes) - 1)]  # for u's inline members
+
+
+def test_what_a_child_adds_between_the_reading_of_the_run_and_of_its_nodes_is_not_missed():
+    scene = Scene(flow(stage("s", parallel(act("a", via="queue"), act("b"))), stage("t")))
+    parent = scene.take()
+    child = scene.take("w.s.a")
+    scene.fail(parent, "w.s.b", delay=1.0)
+    scene.wait(2)
+    (job,) = scene.db.due()
+    parent = scene.workers.claim(job)
+    scene.done(child, "w.s.a", {"a": 1})
+    scene.workers.begin(parent)
+    scene.workers.settle(parent)
+    scene.done(parent, "w.s.b", {"b": 1})
+    assert reads(parent, scene, "w.t.a") == scene.state == {"a": 1, "b": 1}
