@@ -27,17 +27,21 @@ from workflow.errors import (
 )
 
 if TYPE_CHECKING:
+    from workflow.context import Context
+    from workflow.executor.questions import PublishedEvent
     from workflow.manager.workflows import workflows  # the object, which mypy takes for the module otherwise
     from workflow.results import RunHandle, RunStatus
 
 __all__ = [
     "Aborted",
     "Action",
+    "Context",
     "Fatal",
     "InputInvalid",
     "NodeUnknown",
     "PayloadInvalid",
     "Pipeline",
+    "PublishedEvent",
     "Retry",
     "RunConflict",
     "RunHandle",
@@ -61,6 +65,8 @@ __all__ = [
 
 # Fetched on first use, because these modules stand on all that imports this one.
 _LATER = {
+    "Context": "workflow.context",
+    "PublishedEvent": "workflow.executor.questions",
     "RunHandle": "workflow.results",
     "RunStatus": "workflow.results",
     "workflows": "workflow.manager",

@@ -84,6 +84,8 @@ DELIVER: Final = "deliver"
 """Hands one event to the waits that are parked for it."""
 CHECK: Final = "check"
 """Looks for an event that a freshly parked wait may have missed."""
+EVENTS_QUEUE: Final = "#events"
+"""Where deliveries wait: every worker serves it, whichever queues it was told to serve."""
 JOB_KINDS: Final = (UNIT, COMPENSATE, DELIVER, CHECK)
 
 # Names of history events: the contract, section 6.

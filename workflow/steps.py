@@ -15,19 +15,17 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from workflow import payload
 from workflow.conf import conf
 from workflow.errors import Aborted, FailureCode, StepKeyReused, WaitTimeout
-from workflow.executor.suspension import Suspend
 from workflow.failures import describe
 from workflow.plan import Boundary, StepWrite, compact
-from workflow.signals import LEASE_LOST
+from workflow.signals import LEASE_LOST, Signal
 from workflow.sql import ledger as sql
-
-if TYPE_CHECKING:
-    from workflow.executor.attempt import Attempt
+from workflow.store.ports import Rows, Statement
+from workflow.store.settle import Lease
 
 T = TypeVar("T")
 
@@ -35,6 +33,45 @@ MIN_POLL_LEASE = 60.0
 """A poll in hand is another's to take up no sooner than this many seconds, however short its interval."""
 FOR_EVER = 10 * 365.25 * 86_400
 """Seconds that a step without a timeout waits before it looks again."""
+
+
+class Suspend(BaseException):
+    """Raised through a handler by a step that has to wait `delay` seconds; `steps` are written as it parks.
+
+    Not an Exception, so that no `except Exception` of the handler swallows it.
+    """
+
+    def __init__(self, delay: float, steps: list[StepWrite]) -> None:
+        super().__init__(delay)
+        self.delay = delay
+        self.steps = steps
+
+
+class Host(Protocol):
+    """The attempt whose ledger this is, as far as steps need it. Boundaries it settles carry its lease."""
+
+    lease: Lease
+    ordinal: int
+    path: str
+    compensating: bool
+    state: dict[str, Any]
+    signal: Signal
+
+    def settle(self, boundary: Boundary) -> bool:
+        """False when the lease is gone."""
+        ...
+
+    async def asettle(self, boundary: Boundary) -> bool:
+        """`settle`, for `async` handlers."""
+        ...
+
+    def read(self, statement: Statement) -> Rows:
+        """The rows of one statement."""
+        ...
+
+    async def aread(self, statement: Statement) -> Rows:
+        """`read`, for `async` handlers."""
+        ...
 
 
 @dataclass(slots=True)
@@ -50,7 +87,7 @@ class _Row:
 class Steps:
     """The ledger of one execution. Methods come in pairs: `run` for plain handlers, `arun` for `async` ones."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Host) -> None:
         self._attempt = attempt
         self._phase = "compensate" if attempt.compensating else "run"
         self._used: set[str] = set()

@@ -28,7 +28,7 @@ def test_an_event_and_the_job_that_delivers_it() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_current_xact_id()::text::bigint")
         assert cursor.fetchone() == (event.xact,)
-    assert (job.kind, job.run_id, job.node_id, job.queue) == ("deliver", None, event.id, "default")
+    assert (job.kind, job.run_id, job.node_id, job.queue) == ("deliver", None, event.id, "#events")
     assert rows.due(job)
 
 

@@ -12,6 +12,9 @@ from tests.support.runs import history, names, node, statuses
 from workflow import RunConflict, Stage, WaitFor, Workflow, parallel, workflows
 from workflow.models import Event, Job, Node
 from workflow.results import RunHandle
+from workflow.store import claims
+from workflow.store.drive import drive
+from workflow.store.ports import DjangoPort
 from workflow.testing import advance, drain
 
 
@@ -282,3 +285,13 @@ def test_a_queued_wait_stage_parks_and_resumes() -> None:
     drain(handle.run_id)
     assert handle.status().run.status == "completed"
     assert handle.status().run.state == {"ok": 1}
+
+
+def test_a_worker_of_any_queue_delivers_events() -> None:
+    definition = Workflow("w", stages=[Stage("wait", wait_for=WaitFor("paid"))])
+    handle = workflows.dispatch(definition, {}, queue="orders")
+    drain(handle.run_id)
+    workflows.publish("paid", 1)
+    port = DjangoPort()
+    claimed, _ = drive(claims.claim(port, str(uuid.uuid4()), 10, ["orders"]))
+    assert [claim.kind for claim in claimed] == ["deliver"]

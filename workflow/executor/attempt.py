@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, connections, transaction
@@ -25,15 +25,12 @@ from workflow.definitions import Action
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused
 from workflow.executor.interrupt import UserCode
-from workflow.executor.suspension import Suspend
 from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact
 from workflow.signals import Signal
+from workflow.steps import Steps, Suspend
 from workflow.store.ports import DjangoPort, Rows, Statement, refresh_connections
 from workflow.store.settle import Lease, Rejected, Settlement, is_connection_lost, settle_now, which_applied
-
-if TYPE_CHECKING:
-    from workflow.steps import Steps
 
 logger = logging.getLogger("workflow")
 
@@ -249,8 +246,6 @@ class Attempt:
             raise RuntimeError(
                 f"{self.path}: ctx.step is refused in an atomic=True action, whose transaction is its checkpoint"
             )
-        from workflow.steps import Steps  # the ledger is loaded by the handlers that use it
-
         return Steps(self)
 
     def _conclude(self, value: Any) -> Completed:

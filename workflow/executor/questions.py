@@ -22,7 +22,7 @@ Call = Callable[[Handler, Any], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class PickedEvent:
+class PublishedEvent:
     """What `pick(event)` gets."""
 
     type: str
@@ -72,7 +72,7 @@ class Question:
         assert isinstance(self._definition, Stage) and self._definition.wait_for is not None
         handler = self._definition.wait_for.pick_handler
         assert handler is not None
-        picked = PickedEvent(
+        picked = PublishedEvent(
             event["type"],
             copy_json(event["payload"]),
             event["correlation"],

@@ -306,7 +306,7 @@ WITH event AS (
     RETURNING id
 )
 INSERT INTO workflow_job (id, kind, node_id, queue, priority, available_at)
-SELECT %s::uuid, 'deliver', event.id, 'default', 1000, now() FROM event
+SELECT %s::uuid, 'deliver', event.id, '#events', 1000, now() FROM event
 """
 """Adds an event and the job that delivers it; nothing when its event_id is there already.
 

@@ -65,7 +65,7 @@ async def claim(
 
     Also tells in how many seconds the next one comes due, None for never.
     """
-    names = None if queues is None else texts(queues)
+    names = None if queues is None else texts([*queues, states.EVENTS_QUEUE])
     which: Statement = (sql.CLAIM, (limit, names, names, limit, worker_id))
     if run_id is not None:
         which = (sql.CLAIM_OF_RUN, (run_id, limit, names, names, limit, worker_id))
