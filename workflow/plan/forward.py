@@ -40,6 +40,7 @@ from workflow.plan.boundary import (
 from workflow.plan.branches import States
 from workflow.plan.draft import Draft
 from workflow.plan.faults import compact, fault, loss
+from workflow.plan.order import Order
 from workflow.plan.outputs import Outputs
 from workflow.plan.snapshot import RunSnapshot, nest
 from workflow.plan.waits import Unfit, output_of, park
@@ -74,6 +75,7 @@ class Unit:
         """Nodes whose attempt, gate or pick is at work in this process."""
         self._draft = Draft(self.status, self.attempt)
         self._outputs = Outputs(tree, run)
+        self._order = Order(tree)
         self._cursor: dict[int, int] = {}
         self._open: dict[int, int] = {}
         self._failures: dict[int, list[int]] = {}
@@ -83,6 +85,8 @@ class Unit:
         self._waits: set[int] = set()
         self._children: set[int] = set()
         self._seen_due: set[int] = set()
+        self._held = False
+        """Something can go on only after the run has been read again."""
 
     # --- what the executor calls ----------------------------------------------------------------
 
@@ -100,7 +104,8 @@ class Unit:
     def advance(self, facts: Iterable[Fact]) -> Move:
         """The next boundary after what just happened."""
         self._draft.open()
-        for fact in facts:
+        # What an atomic action has settled itself comes before what this boundary will settle.
+        for fact in sorted(facts, key=lambda fact: not (isinstance(fact, Completed) and fact.settled)):
             self._apply(fact)
         return self._close()
 
@@ -138,9 +143,11 @@ class Unit:
         ordinal = fact.ordinal
         self.inflight.discard(ordinal)
         match fact:
+            case Completed(settled=True):
+                self._settled_itself(ordinal, fact.output)
             case Completed():
                 self._draft.note(ordinal, fact.notes)
-                self._complete(ordinal, fact.output, fact.text, fact.settled)
+                self._complete(ordinal, fact.output, fact.text)
             case Failed():
                 self._draft.note(ordinal, fact.notes)
                 self._attempt_failed(ordinal, fact.error, fact.delay, fact.final)
@@ -158,25 +165,35 @@ class Unit:
                 if self._later.pop(ordinal, None) is not None:
                     self._enter(ordinal)
 
-    def _complete(self, ordinal: int, output: Any, text: str | None, settled: bool = False) -> None:
+    def _complete(self, ordinal: int, output: Any, text: str | None) -> None:
         node = self.tree.nodes[ordinal]
         patch = nest(node.key, output)
-        if settled:
-            self.status[ordinal] = COMPLETED
-        else:
-            if patch is not None:
-                self._draft.patch(patch, text if patch is output else None)
-            if node.kind == ACTION:
-                attempt = self.attempt[ordinal]
-                event = self._draft.say(states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{attempt}}}')
-            else:
-                event = self._draft.say(states.EVENT_STAGE_COMPLETED, node.path)
-            stale = "" if self.attempt[ordinal] > 1 else None
-            self._draft.change(ordinal, COMPLETED, output=text, event=event, error=stale)
         if patch is not None:
+            self._draft.patch(patch, text if patch is output else None)
+        if node.kind == ACTION:
+            attempt = self.attempt[ordinal]
+            event = self._draft.say(states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{attempt}}}')
+        else:
+            event = self._draft.say(states.EVENT_STAGE_COMPLETED, node.path)
+        stale = "" if self.attempt[ordinal] > 1 else None
+        self._draft.change(ordinal, COMPLETED, output=text, event=event, error=stale)
+        self._merge(ordinal, patch)
+        self._settled(ordinal)
+
+    def _settled_itself(self, ordinal: int, output: Any) -> None:
+        """An atomic action's completion is in the database already."""
+        self.status[ordinal] = COMPLETED
+        patch = nest(self.tree.nodes[ordinal].key, output)
+        if patch is not None:
+            self._order.settled(ordinal, patch)
+        self._merge(ordinal, patch)
+        self._settled(ordinal)
+
+    def _merge(self, ordinal: int, patch: dict[str, Any] | None) -> None:
+        if patch is not None:
+            self._order.merged(ordinal, patch)
             self.states.merge(ordinal, patch)
             self._outputs.add(ordinal, patch)
-        self._settled(ordinal)
 
     def _attempt_failed(self, ordinal: int, error: dict[str, Any], delay: float, final: bool) -> None:
         node = self.tree.nodes[ordinal]
@@ -274,6 +291,7 @@ class Unit:
 
     def _launch(self, ordinal: int) -> None:
         self.inflight.add(ordinal)
+        self._order.started(ordinal)
         self._draft.move.starts.append(Start(ordinal, self.attempt[ordinal], self.states.of(ordinal)))
 
     def _lost(self, ordinal: int) -> None:
@@ -346,6 +364,8 @@ class Unit:
             return
         if self._failures[parent]:
             self._container_failed(parent)
+        elif parent in self._order.doubtful:
+            self._held = True
         else:
             self._open_container(parent, self._cursor[parent] + 1)
 
@@ -482,7 +502,10 @@ class Unit:
             return move
         move.done = True
         move.boundary.awaited = self._awaited()
-        if self._later:
+        if self._held:
+            move.boundary.job = RELEASE
+            move.boundary.refund = True
+        elif self._later:
             move.boundary.job = RELEASE
             move.boundary.delay = min(self._later.values())
         elif move.boundary.awaited:

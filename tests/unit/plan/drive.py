@@ -144,7 +144,7 @@ class Workers:
         assert move is not None
         if not move.boundary.empty:
             if not self.database.settle(actor.lease, move.boundary):
-                self.actors.remove(actor)
+                self.crash(actor)
                 return False
             self.looker.settled(actor, move)
         if move.done:
@@ -309,7 +309,7 @@ class Workers:
             elif self.commit(actor, start.ordinal, output):
                 actor.committed.append(Completed(start.ordinal, output, None, settled=True))
             else:
-                self.actors.remove(actor)
+                self.crash(actor)
 
     def _output(self, tape: Tape) -> Any:
         self.values += 1

@@ -1,6 +1,7 @@
 """Actions that settle their own completion, in the transaction that their handler wrote in."""
 
 from tests.unit.plan.scene import Scene, act, flow, stage
+from workflow import parallel
 from workflow.plan import Completed
 
 
@@ -40,3 +41,29 @@ def test_the_parent_is_woken_although_the_worker_died_right_after_the_commit():
     scene.take("w.s.a")
     assert scene.jobs() == ["w"]
     assert scene.take("w").running[scene.at("w.s.b")].state == {"n": 1}
+
+
+def test_the_next_action_reads_the_state_as_it_was_committed_though_the_unit_heard_of_it_the_other_way_round():
+    scene = Scene(flow(stage("s", parallel(act("a", atomic=True), act("b")), act("c"))))
+    unit = scene.take()
+    fact = commit(scene, unit, "w.s.a", {"k": "a"})  # first in the database
+    scene.done(unit, "w.s.b", {"k": "b"})
+    scene.tell(unit, fact)  # and last to be heard of
+    assert scene.take().running[scene.at("w.s.c")].state == scene.state == {"k": "b"}
+
+
+def test_a_unit_goes_on_without_looking_again_when_the_order_of_two_outputs_changes_nothing():
+    scene = Scene(flow(stage("s", parallel(act("a", atomic=True), act("b")), act("c"))))
+    unit = scene.take()
+    fact = commit(scene, unit, "w.s.a", {"a": 1})
+    scene.done(unit, "w.s.b", {"b": 1})
+    scene.tell(unit, fact)
+    assert unit.running[scene.at("w.s.c")].state == {"a": 1, "b": 1}
+
+
+def test_what_is_committed_comes_before_what_is_only_reported_in_the_same_breath():
+    scene = Scene(flow(stage("s", parallel(act("a", atomic=True), act("b")), act("c"))))
+    unit = scene.take()
+    fact = commit(scene, unit, "w.s.a", {"k": "a"})
+    scene.tell(unit, scene.completed("w.s.b", {"k": "b"}), fact)
+    assert unit.running[scene.at("w.s.c")].state == scene.state == {"k": "b"}
