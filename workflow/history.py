@@ -1,0 +1,77 @@
+"""A run's history as a person may see it: read in order, masked as all else of the run is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from workflow.conf import conf
+from workflow.errors import RunNotFound
+from workflow.models import Node, Run, RunEvent
+from workflow.redact import redact, redact_error, secrets_of
+
+MOST: Final = 1_000
+"""Entries of one page, at most."""
+MAX_SEQ: Final = 2**31 - 1
+
+
+class Entry(NamedTuple):
+    """One entry. ``node`` is a path; ``data`` is what the event of that name carries, or None."""
+
+    seq: int
+    name: str
+    node: str | None
+    at: datetime
+    data: dict[str, Any] | None
+
+
+def page(run_id: UUID, after: int, limit: int) -> tuple[list[Entry], int | None]:
+    """At most ``limit`` entries later than ``after``, and the ``after`` of the next page, if there is more.
+
+    Raises ``RunNotFound``.
+    """
+    if not _runs(run_id).exists():
+        raise RunNotFound(f"no run has the id {run_id}")
+    found = _rows(run_id, after, "seq", limit + 1)
+    entries = shown(found[:limit], secrets_of_run(run_id))
+    return entries, entries[-1].seq if len(found) > limit else None
+
+
+def latest(run_id: UUID, count: int, secrets: Iterable[str]) -> list[Entry]:
+    """The last ``count`` entries, the newest first; ``secrets`` are those of the run."""
+    return shown(_rows(run_id, 0, "-seq", count), secrets)
+
+
+def secrets_of_run(run_id: UUID) -> frozenset[str]:
+    """What is masked in the run's data and must not be seen in its texts either."""
+    if not conf.REDACT:
+        return frozenset()
+    run = _runs(run_id).values_list("input", "state", "context").first()
+    outputs = Node.objects.using(conf.DATABASE).filter(run_id=run_id, output__isnull=False)
+    return secrets_of(*(run or ()), *outputs.values_list("output", flat=True))
+
+
+def shown(entries: Iterable[Entry], secrets: Iterable[str]) -> list[Entry]:
+    """The entries, masked."""
+    return [entry._replace(data=_shown(entry.data, secrets)) for entry in entries]
+
+
+def _shown(data: dict[str, Any] | None, secrets: Iterable[str]) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    known = {*secrets, *secrets_of(data)}
+    masked: dict[str, Any] = redact(data, secrets=known)
+    if isinstance(masked.get("error"), Mapping):  # its code, node and type are never masked
+        return {**masked, "error": redact_error(data["error"], secrets=known)}
+    return masked
+
+
+def _runs(run_id: UUID) -> Any:
+    return Run.objects.using(conf.DATABASE).filter(pk=run_id)
+
+
+def _rows(run_id: UUID, after: int, order: str, limit: int) -> list[Entry]:
+    entries = RunEvent.objects.using(conf.DATABASE).filter(run_id=run_id, seq__gt=after).order_by(order)
+    return [Entry(*row) for row in entries.values_list("seq", "name", "node", "at", "data")[:limit]]
