@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from threading import Lock
-from uuid import UUID, uuid4
+from uuid import UUID
 
 ORDINAL_BITS = 20
 MAX_ORDINAL = (1 << ORDINAL_BITS) - 1
@@ -106,11 +106,20 @@ def ordinal_of(node_id: UUID) -> int:
     return node_id.int & MAX_ORDINAL
 
 
+def ordinal_of_text(node_id_text: str) -> int:
+    """``ordinal_of`` on canonical text."""
+    return int(node_id_text[-_ORDINAL_DIGITS:], 16)
+
+
 def new_id() -> UUID:
     """An id for a job, an event or any other row. Later ones of this process are greater."""
     return UUID(int=_others.next())
 
 
 def new_token() -> str:
-    """A lease token: random alone, as a UUID's canonical text, which uuid and text columns both give back."""
-    return str(uuid4())
+    """A lease token: random alone, as a UUIDv4's canonical text, which uuid and text columns both give back.
+
+    Written out, without a ``UUID`` in between: one is drawn for every boundary.
+    """
+    digits = os.urandom(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"

@@ -23,7 +23,7 @@ class Signal:
     """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._event: threading.Event | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
         self.reason: str | None = None
@@ -40,6 +40,11 @@ class Signal:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Sleeps at most so many seconds, less when asked to stop: then returns True. Blocks its thread."""
+        with self._lock:
+            if self.reason is not None:
+                return True
+            if self._event is None:
+                self._event = threading.Event()  # made for those who wait: most handlers never do
         return self._event.wait(seconds)
 
     def add_callback(self, fn: Callable[[], object]) -> None:
@@ -57,7 +62,8 @@ class Signal:
                 return False
             self.reason = reason
             callbacks, self._callbacks = self._callbacks, []
-        self._event.set()
+            if self._event is not None:
+                self._event.set()
         for fn in callbacks:
             _call(fn)
         return True

@@ -50,7 +50,7 @@ class Claim:
     @property
     def ordinal(self) -> int:
         """The unit's ordinal in the run's own tree."""
-        return UUID(self.node_id).int & ids.MAX_ORDINAL
+        return ids.ordinal_of_text(self.node_id)
 
     def lease(self, places: tuple[int, ...] | None = None) -> Lease:
         """What every write of the unit carries."""

@@ -1,7 +1,10 @@
 """The threads that run plain handlers.
 
 A plain pool, not asyncio's: no event loop runs in its threads, a thread that does not come back
-can be replaced, and results that are ready together reach the loop in one wake-up.
+can be replaced, and neither work nor results cost a wake-up each. Work that is submitted wakes one
+thread at most; a thread that was woken and finds more than it can take wakes the next. So handlers
+that block get a thread each, while handlers that return at once are worked off by a few. Results that
+are ready together reach the loop in one call.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any
 
 from django.db import connections
@@ -23,9 +25,13 @@ Done = Callable[[Any], None]
 
 
 class _Thread:
+    __slots__ = ("abandoned", "bell", "work")
+
     def __init__(self) -> None:
         self.abandoned = False
         self.work: Work | None = None
+        self.bell = threading.Lock()
+        self.bell.acquire()
 
 
 class ThreadPool:
@@ -38,22 +44,22 @@ class ThreadPool:
     def __init__(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
         self._size = size
         self._loop = loop
-        self._queue: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
+        self._queue: deque[tuple[Work, Done]] = deque()
         self._lock = threading.Lock()
         self._threads: list[_Thread] = []
-        self._idle = 0
+        self._idle: list[_Thread] = []
+        self._waking = False
+        """Whether a thread has been woken and has not looked into the queue yet: it will wake the next."""
+        self._closed = False
         self._results: deque[tuple[Done, Any]] = deque()
         self._ringing = False
         self.abandoned = 0
 
     def submit(self, work: Work, done: Done) -> None:
-        with self._lock:
-            if self._idle > 0:
-                self._idle -= 1
-            elif len(self._threads) < self._size:
-                self._grow()
-            # Otherwise the next thread that is done takes it.
-        self._queue.put((work, done))
+        """Queues a piece of work. Called on the loop."""
+        self._queue.append((work, done))
+        if not self._waking:
+            self._wake_one()
 
     def abandon(self, work: Work) -> bool:
         """Whether a thread was busy with `work` and is now counted out; its result is not delivered."""
@@ -63,39 +69,75 @@ class ThreadPool:
                     thread.abandoned = True
                     self._threads.remove(thread)
                     self.abandoned += 1
-                    self._grow()
-                    return True
-        return False
+                    break
+            else:
+                return False
+        self._wake_one()
+        return True
 
     def close(self) -> None:
         """Lets idle threads end. Busy ones are daemons and do not hold the process."""
-        for _ in range(self._size + 1):
-            self._queue.put(None)
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for thread in idle:
+            thread.bell.release()
 
-    def _grow(self) -> None:
-        thread = _Thread()
-        self._threads.append(thread)
-        threading.Thread(target=self._work, args=(thread,), name="workflow-handler", daemon=True).start()
+    def _wake_one(self) -> None:
+        with self._lock:
+            if self._idle:
+                self._waking = True
+                self._idle.pop().bell.release()
+            elif len(self._threads) < self._size and not self._closed:
+                self._waking = True
+                thread = _Thread()
+                self._threads.append(thread)
+                threading.Thread(
+                    target=self._serve, args=(thread,), name="workflow-handler", daemon=True
+                ).start()
 
-    def _work(self, thread: _Thread) -> None:
+    def _serve(self, thread: _Thread) -> None:
         try:
-            while True:
-                item = self._queue.get()
-                if item is None:
-                    return
-                work, done = item
-                thread.work = work
-                result = work()
-                with self._lock:
-                    thread.work = None
-                    if thread.abandoned:
-                        self.abandoned -= 1
-                        return
-                    if self._queue.empty():
-                        self._idle += 1
-                self._deliver(done, result)
+            while self._work_off(thread) and self._park(thread):
+                pass
         finally:
             connections.close_all()
+
+    def _park(self, thread: _Thread) -> bool:
+        """Waits for the bell. False once the pool is closed."""
+        with self._lock:
+            if self._closed:
+                return False
+            # The flag falls before the queue is looked at once more: whoever adds work now either finds the
+            # flag down and rings, or has its work found here.
+            self._waking = False
+            if self._queue:
+                return True
+            self._idle.append(thread)
+        thread.bell.acquire()
+        return not self._closed
+
+    def _work_off(self, thread: _Thread) -> bool:
+        """Takes work until there is none. False when this thread was given up meanwhile."""
+        woken = True
+        while True:
+            try:
+                work, done = self._queue.popleft()
+            except IndexError:
+                return True
+            thread.work = work
+            if woken:
+                woken = False
+                self._waking = False
+                if self._queue:
+                    self._wake_one()
+            result = work()
+            with self._lock:
+                thread.work = None
+                if thread.abandoned:
+                    self.abandoned -= 1
+                    return False
+            self._deliver(done, result)
 
     def _deliver(self, done: Done, result: Any) -> None:
         self._results.append((done, result))

@@ -1,0 +1,117 @@
+"""The pool that runs plain handlers: nothing is lost, blocking work gets a thread each, lost threads are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from workflow.worker.threads import ThreadPool
+
+
+def on_loop(main: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await main
+
+    asyncio.run(bounded())
+
+
+def test_every_result_arrives_once_however_fast_the_work_is() -> None:
+    async def main() -> None:
+        pool = ThreadPool(8, asyncio.get_running_loop())
+        results: list[int] = []
+        done = asyncio.Event()
+
+        def take(value: int) -> None:
+            results.append(value)
+            if len(results) == 5000:
+                done.set()
+
+        for i in range(5000):
+            pool.submit(lambda i=i: i, take)  # type: ignore[misc]
+            if i % 97 == 0:
+                await asyncio.sleep(0)
+        await done.wait()
+        assert sorted(results) == list(range(5000))
+        pool.close()
+
+    on_loop(main())
+
+
+def test_work_that_blocks_gets_a_thread_each_up_to_the_size() -> None:
+    async def main() -> None:
+        pool = ThreadPool(6, asyncio.get_running_loop())
+        together = threading.Barrier(6)
+        results: list[int] = []
+        done = asyncio.Event()
+
+        def take(value: int) -> None:
+            results.append(value)
+            if len(results) == 12:
+                done.set()
+
+        for _ in range(12):  # each of the two waves of six can only pass when all six are at work at once
+            pool.submit(lambda: together.wait(20), take)
+        await done.wait()
+        assert sorted(results) == sorted(2 * list(range(6)))
+        pool.close()
+
+    on_loop(main())
+
+
+def test_work_that_is_added_while_all_threads_are_busy_is_not_forgotten() -> None:
+    async def main() -> None:
+        pool = ThreadPool(1, asyncio.get_running_loop())
+        first, second = threading.Event(), asyncio.Event()
+        pool.submit(lambda: first.wait(20), lambda _: None)
+        pool.submit(lambda: None, lambda _: second.set())
+        first.set()
+        await second.wait()
+        pool.close()
+
+    on_loop(main())
+
+
+def test_a_thread_that_is_given_up_is_replaced_and_its_result_is_not_taken() -> None:
+    async def main() -> None:
+        pool = ThreadPool(1, asyncio.get_running_loop())
+        stuck, began = threading.Event(), threading.Event()
+        taken: list[str] = []
+        after = asyncio.Event()
+
+        def hang() -> str:
+            began.set()
+            stuck.wait(20)
+            return "too late"
+
+        pool.submit(hang, taken.append)
+        while not began.is_set():
+            await asyncio.sleep(0)
+        pool.submit(lambda: "next", lambda _: after.set())
+        assert pool.abandon(hang)
+        assert not pool.abandon(hang)
+        assert pool.abandoned == 1
+        await after.wait()
+        stuck.set()
+        while pool.abandoned:
+            await asyncio.sleep(0)
+        assert taken == []
+        pool.close()
+
+    on_loop(main())
+
+
+def test_a_closed_pool_lets_its_threads_end() -> None:
+    async def main() -> None:
+        before = {t.ident for t in threading.enumerate()}
+        pool = ThreadPool(3, asyncio.get_running_loop())
+        done = asyncio.Event()
+        pool.submit(lambda: None, lambda _: done.set())
+        await done.wait()
+        pool.close()
+        while any(t.name == "workflow-handler" and t.ident not in before for t in threading.enumerate()):
+            await asyncio.sleep(0)
+
+    on_loop(main())
