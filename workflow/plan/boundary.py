@@ -13,7 +13,8 @@ DELETE: Final = "delete"
 RELEASE: Final = "release"
 """The job goes back to the queue, due after `delay` seconds."""
 AWAIT: Final = "await"
-"""The unit lets go until a child or a wait settles: the job goes, unless one has settled already."""
+"""The unit lets go until a child or a wait settles: the job goes, unless one has settled already. A run of which
+nothing but parked waits is left is `waiting` from here on."""
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ from workflow.plan.boundary import (
 from workflow.plan.branches import States
 from workflow.plan.draft import Draft
 from workflow.plan.faults import compact, fault, loss
+from workflow.plan.layout import layout
 from workflow.plan.order import Order
 from workflow.plan.outputs import Outputs
 from workflow.plan.snapshot import RunSnapshot, nest
@@ -429,33 +430,38 @@ class Unit:
 
     def _unit_over(self) -> None:
         move = self._draft.move
-        move.boundary.job = DELETE
         move.done = True
         if self.tree.nodes[self.ordinal].kind != PIPELINE:
-            self._wake_parent()
-        elif self.status[self.ordinal] == FAILED:
+            self._child_over()
+            return
+        move.boundary.job = DELETE
+        if self.status[self.ordinal] == FAILED:
             self._run_failed(self._errors[self.ordinal])
         else:
             self._next_pipeline()
+
+    def _child_over(self) -> None:
+        """Lets go of a queued child's job, and wakes the parent if the rest of the group is over, too."""
+        boundary = self._draft.move.boundary
+        # Waits that are parked beside it may be all that is left: then the run is `waiting` from here on.
+        boundary.job = AWAIT if layout(self.tree).waits else DELETE
+        node = self.tree.nodes[self.ordinal]
+        parent = self.tree.nodes[node.parent]
+        group = next(group for group in parent.groups if self.ordinal in group)
+        mates = tuple(m for m in group if m != self.ordinal and self.tree.nodes[m].own_job)
+        boundary.wakes.append(Wake(parent.unit, mates))
 
     def _late(self) -> None:
         """The unit was over before this claim.
 
         An atomic action's worker died between the commit and waking the parent; or a parent that read the
-        node while it was pending, and settled after it was over, added its job once more. Dropping the job
-        may leave nothing but parked waits, hence not DELETE.
+        node while it was pending, and settled after it was over, added its job once more.
         """
-        self._draft.move.boundary.job = AWAIT
         self._draft.move.done = True
-        if self.tree.nodes[self.ordinal].kind != PIPELINE:
-            self._wake_parent()
-
-    def _wake_parent(self) -> None:
-        node = self.tree.nodes[self.ordinal]
-        parent = self.tree.nodes[node.parent]
-        group = next(group for group in parent.groups if self.ordinal in group)
-        mates = tuple(m for m in group if m != self.ordinal and self.tree.nodes[m].own_job)
-        self._draft.move.boundary.wakes.append(Wake(parent.unit, mates))
+        if self.tree.nodes[self.ordinal].kind == PIPELINE:
+            self._draft.move.boundary.job = DELETE
+        else:
+            self._child_over()
 
     def _next_pipeline(self) -> None:
         boundary = self._draft.move.boundary

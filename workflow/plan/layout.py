@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from workflow.definitions import Tree
+from workflow.definitions import Stage, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +13,13 @@ class Layout:
     """`branch` by ordinal: the nearest ancestor, or itself, that is a parallel member; 0 when there is none.
 
     `mates` by parallel member: its group, itself included. `folds`: the units that fold a state from outputs
-    when they come back, since they work on a parallel member, or are one.
+    when they come back, since they work on a parallel member, or are one. `waits`: some stage waits.
     """
 
     branch: list[int]
     mates: dict[int, tuple[int, ...]]
     folds: frozenset[int]
+    waits: bool
 
 
 @lru_cache(maxsize=1024)
@@ -35,7 +36,8 @@ def layout(tree: Tree) -> Layout:
                 else:
                     branch[member] = branch[node.ordinal]
     folds = frozenset(node.unit for node in tree.nodes if branch[node.ordinal])
-    return Layout(branch, mates, folds)
+    waits = any(isinstance(n.definition, Stage) and n.definition.wait_for is not None for n in tree.nodes)
+    return Layout(branch, mates, folds, waits)
 
 
 def needed(tree: Tree, unit: int) -> list[tuple[int, int]]:

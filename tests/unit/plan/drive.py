@@ -111,6 +111,9 @@ class Looker:
     def checkpoint(self, actor: Actor, ordinal: int) -> None:
         """An atomic handler has settled its own completion."""
 
+    def idle(self) -> None:
+        """Nobody is at work and no job is left."""
+
 
 class Workers:
     """All the workers there are, and the user code that they run."""
@@ -229,6 +232,8 @@ class Workers:
             elif not self._wait():
                 return
             self.database.now += LATE
+            if not self.actors and not self.database.at_work():
+                self.looker.idle()
         raise AssertionError(f"the run is still {self.database.status} after {STEPS} steps")
 
     def _steps(self, tape: Tape, fate: Fate) -> list[Step]:

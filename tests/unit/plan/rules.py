@@ -39,6 +39,12 @@ class Watch(Looker):
     def checkpoint(self, actor: Actor, ordinal: int) -> None:
         self._state_holds()
 
+    def idle(self) -> None:
+        """A run that nothing drives is over, or parked and says so."""
+        if self.database.status not in states.RUN_TERMINAL:
+            assert self.database.parked()
+            assert self.database.status == states.WAITING
+
     def _state_holds(self) -> None:
         assert json.loads(self.database.state) == self.database.replay(), (
             "the state is what the outputs make of it"

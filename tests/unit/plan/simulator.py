@@ -293,8 +293,7 @@ class Database:
             node.kind == states.ACTION and row.status == states.WAITING
             for node, row in zip(self.tree.nodes, self.rows, strict=True)
         )
-        at_work = any(job.kind != states.CHECK for job in self.jobs.values())
-        if self.status == states.RUNNING and parked and not suspended and not at_work:
+        if self.status == states.RUNNING and parked and not suspended and not self.at_work():
             self.status = states.WAITING
             self._tell(states.EVENT_WAITING, parked[0])
 
@@ -313,6 +312,10 @@ class Database:
             and row.status == states.WAITING
             and row.wait_outcome is None
         ]
+
+    def at_work(self) -> bool:
+        """Whether any unit has a job, be it claimed, due or due later."""
+        return any(job.kind != states.CHECK for job in self.jobs.values())
 
     def resolve(self, ordinal: int, outcome: dict[str, Any]) -> None:
         """An event, a `resume` or the deadline ends a wait, and its unit goes on."""
