@@ -86,6 +86,7 @@ class Unit:
         self._waits: set[int] = set()
         self._children: set[int] = set()
         self._seen_due: set[int] = set()
+        self._resumed: set[int] = set()
         self._held = False
         """Something can go on only after the run has been read again."""
 
@@ -143,6 +144,7 @@ class Unit:
     def _apply(self, fact: Fact) -> None:
         ordinal = fact.ordinal
         self.inflight.discard(ordinal)
+        self._resumed.discard(ordinal)
         match fact:
             case Completed(settled=True):
                 self._settled_itself(ordinal, fact.output)
@@ -154,7 +156,8 @@ class Unit:
                 self._attempt_failed(ordinal, fact.error, fact.delay, fact.final)
             case Suspended():
                 self._draft.note(ordinal, fact.notes)
-                self._suspend(fact)
+                self._draft.move.boundary.steps.extend(fact.steps)
+                self._suspend(ordinal, fact.delay)
             case Answered(go=True):
                 self._start(ordinal, fact.correlation)
             case Answered():
@@ -212,13 +215,15 @@ class Unit:
         self._draft.change(ordinal, PENDING, error=compact(error), due=delay)
         self._later[ordinal] = delay
 
-    def _suspend(self, fact: Suspended) -> None:
-        self._draft.move.boundary.steps.extend(fact.steps)
-        self._draft.say(states.EVENT_WAITING, self.tree.nodes[fact.ordinal].path)
-        self._draft.change(fact.ordinal, WAITING, due=fact.delay)
-        self._later[fact.ordinal] = fact.delay
+    def _suspend(self, ordinal: int, delay: float) -> None:
+        self._draft.say(states.EVENT_WAITING, self.tree.nodes[ordinal].path)
+        self._draft.change(ordinal, WAITING, due=delay)
+        self._later[ordinal] = delay
 
     def _give_back(self, ordinal: int) -> None:
+        if ordinal in self._resumed:  # its attempt began long ago; it is replayed once more
+            self._suspend(ordinal, 0.0)
+            return
         attempt = self.attempt[ordinal]
         data = {"attempt": attempt, "error": None, "delay": 0, "reason": "shutdown"}
         self._draft.say(states.EVENT_ACTION_RETRYING, self.tree.nodes[ordinal].path, compact(data))
@@ -306,6 +311,7 @@ class Unit:
         if not self._too_early(ordinal):
             self._draft.say(states.EVENT_RESUMED, self.tree.nodes[ordinal].path)
             self._draft.change(ordinal, RUNNING)
+            self._resumed.add(ordinal)
             self._launch(ordinal)
 
     def _resume_wait(self, ordinal: int) -> None:
