@@ -529,9 +529,10 @@ class Unit:
         return move
 
     def _alone(self) -> bool:
-        """A pipeline with one handler at work and no child in a job of its own: no one else writes to its run."""
+        """A pipeline that is about to start its only handler, with no child at work in a job of its own: until
+        the boundary is settled no one else writes to the run."""
         return (
-            len(self.inflight) == 1
+            len(self.inflight) == 1 == len(self._draft.move.starts) + len(self._draft.move.asks)
             and self.tree.nodes[self.ordinal].kind == PIPELINE
             and not any(self.status[child] in NODE_LIVE for child in self._children)
         )
