@@ -87,6 +87,8 @@ class Unit:
         self._children: set[int] = set()
         self._seen_due: set[int] = set()
         self._resumed: set[int] = set()
+        self._spent = False
+        """An attempt has failed since the claim: the job's attempt is spent, too."""
         self._held = False
         """Something can go on only after the run has been read again."""
 
@@ -214,6 +216,7 @@ class Unit:
             return
         self._draft.change(ordinal, PENDING, error=compact(error), due=delay)
         self._later[ordinal] = delay
+        self._spent = True
 
     def _suspend(self, ordinal: int, delay: float) -> None:
         self._draft.say(states.EVENT_WAITING, self.tree.nodes[ordinal].path)
@@ -514,18 +517,14 @@ class Unit:
             return move
         move.done = True
         move.boundary.awaited = self._awaited()
-        if self._held:
+        if self._held or self._later:
             move.boundary.job = RELEASE
-            move.boundary.refund = True
-        elif self._later:
-            move.boundary.job = RELEASE
-            move.boundary.delay = min(self._later.values())
+            move.boundary.delay = self._pause()
+            move.boundary.refund = not self._spent
         elif move.boundary.awaited:
             move.boundary.job = AWAIT
         else:
-            raise RuntimeError(
-                f"unit {self.tree.nodes[self.ordinal].path!r} has nothing to do and nothing to await"
-            )
+            raise RuntimeError(f"unit {self.tree.nodes[self.ordinal].path!r} has nothing to do or to await")
         return move
 
     def _alone(self) -> bool:
@@ -536,6 +535,12 @@ class Unit:
             and self.tree.nodes[self.ordinal].kind == PIPELINE
             and not any(self.status[child] in NODE_LIVE for child in self._children)
         )
+
+    def _pause(self) -> float:
+        """Seconds until the released job is due again; 0 where only the database's clock can tell."""
+        if self._held or not self._timed.isdisjoint(self._later):  # some of that delay has passed already
+            return 0.0
+        return min(self._later.values())
 
     def _awaited(self) -> list[tuple[int, ...]]:
         sets: dict[tuple[int, int], list[int]] = {}
