@@ -18,6 +18,14 @@ def fault(code: str, message: str, node: str) -> dict[str, Any]:
     return {"code": code, "message": message, "node": node, "type": None, "traceback": None}
 
 
+class Unfit(Exception):
+    """Something about a node is not as it has to be; `error` is for the node."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.error = error
+
+
 def loss(last_error: str) -> str:
     """The code of a lost lease, from what the sweep wrote on the job: "<code>: <what it saw>"."""
     code = last_error.split(":", 1)[0].strip()

@@ -39,12 +39,12 @@ from workflow.plan.boundary import (
 )
 from workflow.plan.branches import States
 from workflow.plan.draft import Draft
-from workflow.plan.faults import compact, fault, loss
+from workflow.plan.faults import Unfit, compact, fault, loss
 from workflow.plan.layout import layout
 from workflow.plan.order import Order
 from workflow.plan.outputs import Outputs
 from workflow.plan.snapshot import RunSnapshot, nest
-from workflow.plan.waits import Unfit, output_of, park
+from workflow.plan.waits import output_of, park
 from workflow.states import (
     ACTION,
     CANCELLED,
@@ -385,15 +385,12 @@ class Unit:
         event: int | None = None
         if isinstance(node.definition, Stage):
             try:
-                patch = self._outputs.of_stage(ordinal, node.definition, self.status)
-            except Exception as error:  # a validator is the user's code and may raise anything
-                from_code = fault(
-                    FailureCode.OUTPUT_INVALID, f"the stage's output: {_text(error)}", node.path
-                )
-                self._fail(ordinal, {**from_code, "type": type(error).__name__})
+                made = self._outputs.of_stage(ordinal, node.definition, self.status)
+            except Unfit as unfit:
+                self._fail(ordinal, unfit.error)
                 return
-            if patch is not None:
-                output = compact(patch)
+            if made is not None:
+                patch, output = made
                 self._draft.patch(patch, output)
                 self.states.merge(ordinal, patch)
             event = self._draft.say(states.EVENT_STAGE_COMPLETED, node.path)
@@ -561,10 +558,3 @@ def _has_gate(definition: object) -> bool:
     wait = definition.wait_for if isinstance(definition, Stage) else None
     correlates = wait is not None and wait.correlate_handler is not None
     return correlates or definition.when is not None or definition.precheck is not None
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return type(error).__name__

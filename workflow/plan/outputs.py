@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from workflow import payload
 from workflow.definitions import Stage, Tree
+from workflow.errors import FailureCode, PayloadInvalid
+from workflow.failures import describe
+from workflow.plan.faults import Unfit, compact
 from workflow.plan.snapshot import RunSnapshot, nest
 from workflow.states import COMPLETED
 
@@ -20,19 +26,20 @@ class Outputs:
     def add(self, ordinal: int, patch: dict[str, Any]) -> None:
         self._new[ordinal] = patch
 
-    def of_stage(self, ordinal: int, stage: Stage, status: list[str]) -> dict[str, Any] | None:
-        """The merge of the actions' outputs as `output=` validates it; None without `output=`.
+    def of_stage(self, ordinal: int, stage: Stage, status: list[str]) -> tuple[dict[str, Any], str] | None:
+        """The merge of the actions' outputs as `output=` validates it, with its JSON text; None without `output=`.
 
-        Raises whatever the validator raises.
+        Raises `Unfit`.
         """
         if stage.output_adapter is None:
             return None
         merged: dict[str, Any] = {}
         for child in self._in_completion_order(ordinal, status):
             merged.update(self._new.get(child) or self._stored(child))
-        validated = stage.output_adapter.validate_python(merged)
-        dumped = stage.output_adapter.dump_python(validated, mode="json")
-        return dumped if isinstance(dumped, dict) else {stage.name: dumped}
+        value, text = validated(stage.output_adapter, merged, self._tree.nodes[ordinal].path)
+        return (
+            (value, text) if isinstance(value, dict) else ({stage.name: value}, compact({stage.name: value}))
+        )
 
     def _in_completion_order(self, ordinal: int, status: list[str]) -> list[int]:
         node = self._tree.nodes[ordinal]
@@ -47,3 +54,14 @@ class Outputs:
 
     def _stored(self, ordinal: int) -> dict[str, Any]:
         return nest(self._tree.nodes[ordinal].key, self._run.nodes[ordinal].output) or {}
+
+
+def validated(adapter: TypeAdapter[Any], value: Any, path: str) -> tuple[Any, str]:
+    """What `output=` makes of a value, as plain data and as JSON text. Raises `Unfit`, whatever a validator does."""
+    try:
+        checked = adapter.validate_python(payload.normalise(value, path))
+        return payload.encode(adapter.dump_python(checked), f"{path} output")
+    except PayloadInvalid as error:
+        raise Unfit(describe(error, FailureCode.PAYLOAD_INVALID, path)) from error
+    except (Exception, SystemExit) as error:
+        raise Unfit(describe(error, FailureCode.OUTPUT_INVALID, path)) from error

@@ -7,15 +7,7 @@ from typing import Any
 from workflow.definitions import WaitFor
 from workflow.errors import FailureCode
 from workflow.plan.boundary import Park
-from workflow.plan.faults import compact, fault
-
-
-class Unfit(Exception):
-    """The wait cannot park, or has ended without an event; `error` is for its node."""
-
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(error["message"])
-        self.error = error
+from workflow.plan.faults import Unfit, compact, fault
 
 
 def park(wait: WaitFor, state: dict[str, Any], answered: str | None, path: str) -> Park:
