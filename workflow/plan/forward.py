@@ -42,7 +42,7 @@ from workflow.plan.draft import Draft
 from workflow.plan.faults import Unfit, compact, fault, loss
 from workflow.plan.layout import layout
 from workflow.plan.order import Order
-from workflow.plan.outputs import Outputs
+from workflow.plan.outputs import Outputs, validated
 from workflow.plan.snapshot import RunSnapshot, nest
 from workflow.plan.waits import output_of, park
 from workflow.states import (
@@ -152,7 +152,10 @@ class Unit:
                 self._settled_itself(ordinal, fact.output)
             case Completed():
                 self._draft.note(ordinal, fact.notes)
-                self._complete(ordinal, fact.output, fact.text)
+                if self.tree.nodes[ordinal].kind == ACTION:
+                    self._complete(ordinal, fact.output, fact.text)
+                else:
+                    self._wait_over(ordinal, fact.output, fact.text)
             case Failed():
                 self._draft.note(ordinal, fact.notes)
                 self._attempt_failed(ordinal, fact.error, fact.delay, fact.final)
@@ -333,7 +336,19 @@ class Unit:
             except Unfit as unfit:
                 self._fail(ordinal, unfit.error)
             else:
-                self._complete(ordinal, output, None if output is None else compact(output))
+                self._wait_over(ordinal, output, None if output is None else compact(output))
+
+    def _wait_over(self, ordinal: int, output: Any, text: str | None) -> None:
+        """A wait has its output, which `output=` of its stage may have something to say about."""
+        node = self.tree.nodes[ordinal]
+        assert isinstance(node.definition, Stage)
+        if node.definition.output_adapter is not None:
+            try:
+                output, text = validated(node.definition.output_adapter, output, node.path)
+            except Unfit as unfit:
+                self._fail(ordinal, unfit.error)
+                return
+        self._complete(ordinal, output, text)
 
     # --- containers -----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ def park(wait: WaitFor, state: dict[str, Any], answered: str | None, path: str) 
     correlation = answered
     if isinstance(wait.correlate, str):
         value = state.get(wait.correlate)
-        if value is None or isinstance(value, dict | list):
+        if value is None or value == "" or isinstance(value, dict | list):  # nothing that could be published
             message = f'correlate="{wait.correlate}": the state has no such scalar value'
             raise Unfit(fault(FailureCode.ACTION_FAILED, message, path))
         correlation = value if isinstance(value, str) else compact(value)
