@@ -191,6 +191,20 @@ def test_an_event_that_is_still_to_be_delivered_to_a_parked_wait_stays() -> None
     assert Job.objects.get(kind="deliver").node_id == found.id
 
 
+def test_an_event_that_is_still_to_be_delivered_to_a_parked_step_stays() -> None:
+    run_id = workflows.dispatch(PLAIN).run_id
+    Step.objects.create(
+        run_id=run_id, node_id=run_id, key="k", kind="wait", status="waiting", wait_event="one.happened"
+    )
+    workflows.publish("one.happened")
+    Event.objects.update(at=F("at") - timedelta(days=30))
+    workflows.prune(7)
+    assert Event.objects.count() == 1
+    workflows.cancel(run_id)
+    workflows.prune(7)
+    assert Event.objects.count() == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

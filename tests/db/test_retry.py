@@ -10,7 +10,16 @@ from django.db.models import F
 
 from tests.support import rows
 from tests.support.definitions import ORDER, PHASES, PLAIN, act, nothing
-from workflow import NodeUnknown, RunConflict, Stage, VersionConflict, Workflow, WorkflowUnknown, workflows
+from workflow import (
+    NodeUnknown,
+    RunConflict,
+    Stage,
+    VersionConflict,
+    Workflow,
+    WorkflowUnknown,
+    parallel,
+    workflows,
+)
 from workflow.manager.resets import to_reset
 from workflow.models import Job, Node, Run, Step
 from workflow.registry import registry
@@ -249,6 +258,12 @@ def test_a_second_retry_is_refused() -> None:
 )
 def test_a_path_resets_its_subtree_and_all_that_comes_after(path: str, again: list[str]) -> None:
     assert to_reset(ORDER.tree, path) == again
+
+
+def test_every_member_of_a_later_group_is_done_again() -> None:
+    stages = [Stage("a", run=nothing), parallel(*(Stage(name, run=nothing) for name in "bcd"))]
+    tree = Workflow("fork", stages=stages).tree
+    assert to_reset(tree, "fork.a.a#run") == list(tree.by_path)
 
 
 @pytest.mark.parametrize(
