@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection, transaction
-from django.db.models.functions import Now
 
 from tests.support import rows
 from tests.support.definitions import ORDER, PLAIN, WAITS
-from workflow import RunConflict, states, workflows
-from workflow.models import Job, Node, Run, Step
+from workflow import RunConflict, workflows
+from workflow.models import Job, Node, Run, RunEvent, Step
 from workflow.registry import registry
 
 pytestmark = pytest.mark.django_db
@@ -210,71 +207,29 @@ def test_a_run_that_has_not_begun_has_nothing_to_undo() -> None:
     assert rows.names(run_id) == ["cancelled"]
 
 
-# --- what is pushed -----------------------------------------------------------------------------
+# --- what is announced --------------------------------------------------------------------------
 
 
-def test_the_history_is_pushed_once_it_is_committed(
-    monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
-) -> None:
-    sent: list[tuple[str, dict[str, Any]]] = []
+def test_what_was_written_is_what_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr("workflow.store.commands.announce", lambda rows, using: told.extend(rows))
+    run_id = workflows.dispatch(WAITS, by="ann").run_id
+    rows.park_run(run_id, "waits.one", "one.happened")
+    workflows.resume(run_id, by="ann")
+    workflows.cancel(run_id, "enough", compensate=True)
 
-    class Layer:
-        async def group_send(self, group: str, message: dict[str, Any]) -> None:
-            sent.append((group, message))
+    announced = {row[1]: row for row in told}
+    assert [announced[seq][2] for seq in sorted(announced)] == ["log", "resumed", "cancelled", "compensating"]
+    for event in RunEvent.objects.filter(run_id=run_id, seq__in=announced):
+        assert announced[event.seq] == (run_id, event.seq, event.name, event.node, event.at, event.data)
 
-    monkeypatch.setattr("workflow.progress.get_channel_layer", Layer)
+
+def test_what_was_refused_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = workflows.dispatch(PLAIN).run_id
-    with django_capture_on_commit_callbacks(execute=True):
-        workflows.cancel(run_id, "r")
-        assert sent == []
-    event = rows.last_event(run_id)
-    message = {
-        "type": "workflow.event",
-        "name": states.EVENT_CANCELLED,
-        "run_id": str(run_id),
-        "seq": 1,
-        "node": None,
-        "at": event.at.isoformat(),
-        "reason": "r",
-        "by": None,
-    }
-    assert sent == [("workflow", message), (f"workflow.run.{run_id}", message)]
-    json.dumps(message)
-
-
-def test_a_pushed_time_says_its_zone_without_use_tz_too(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
-) -> None:
-    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Kolkata"
-    sent: list[dict[str, Any]] = []
-
-    class Layer:
-        async def group_send(self, group: str, message: dict[str, Any]) -> None:
-            sent.append(message)
-
-    monkeypatch.setattr("workflow.progress.get_channel_layer", Layer)
-    with django_capture_on_commit_callbacks(execute=True):
-        workflows.cancel(workflows.dispatch(PLAIN).run_id)
-    assert {message["at"][-6:] for message in sent} == {"+05:30"}
-
-
-def test_a_channel_layer_that_fails_or_hangs_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Broken:
-        async def group_send(self, group: str, message: dict[str, Any]) -> None:
-            raise ConnectionError(group)
-
-    class Hanging:
-        async def group_send(self, group: str, message: dict[str, Any]) -> None:
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr("workflow.progress.BOUND", 0.01)
-    for layer in (Broken, Hanging):
-        caplog.clear()
-        monkeypatch.setattr("workflow.progress.get_channel_layer", layer)
-        run_id = workflows.dispatch(PLAIN).run_id
-        with django_capture_on_commit_callbacks(execute=True):
-            workflows.cancel(run_id)
-        assert "not pushed" in caplog.text
-        assert Run.objects.filter(pk=run_id, status="cancelled", finished_at__lte=Now()).exists()
+    workflows.cancel(run_id)
+    told: list[Any] = []
+    monkeypatch.setattr("workflow.store.commands.announce", lambda rows, using: told.extend(rows))
+    for command in (workflows.cancel, workflows.retry, workflows.resume):
+        with pytest.raises(RunConflict):
+            command(run_id)
+    assert told == []
