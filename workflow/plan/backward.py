@@ -48,6 +48,8 @@ class Undo:
     def begin(self) -> Move:
         """Starts the next compensation, or goes on where a dead worker stopped."""
         self._move = Move(boundary=Boundary(compensating=True, alone=True))
+        if self.inflight:
+            return self._move  # a plan that is made anew adopts what is still at work
         if self._left:
             ordinal = self._left[0]
             if self.run.nodes[ordinal].due_in is not None:  # it suspended itself, which spends no attempt
@@ -64,7 +66,11 @@ class Undo:
         """The next boundary after an attempt ended."""
         self._move = Move(boundary=Boundary(compensating=True, alone=True))
         for fact in facts:
+            if fact.ordinal not in self.inflight:
+                continue
             self.inflight.discard(fact.ordinal)
+            if fact.ordinal not in self._left:
+                continue  # it settled itself before the plan was made anew
             if isinstance(fact, Completed | Failed | Suspended) and fact.notes is not None:
                 self._move.boundary.history.extend(fact.notes.entries)
             if isinstance(fact, Completed):

@@ -73,7 +73,8 @@ class Unit:
         self.attempt = [node.attempt for node in run.nodes]
         self.states = States(tree, ordinal, run)
         self.inflight: set[int] = set()
-        """Nodes whose attempt, gate or pick is at work in this process."""
+        """Nodes whose attempt, gate or pick is at work in this process. A plan that is made anew is told before
+        `begin` whose attempts are; questions it asks again, and hears the first answer alone."""
         self._draft = Draft(self.status, self.attempt)
         self._outputs = Outputs(tree, run)
         self._order = Order(tree)
@@ -97,6 +98,7 @@ class Unit:
     def begin(self) -> Move:
         """The first boundary after the claim: starts the unit, or takes it up where it stands."""
         self._draft.open()
+        self.inflight = {ordinal for ordinal in self.inflight if self._is_at_work(ordinal)}
         if self.status[self.ordinal] not in NODE_LIVE:
             self._late()
             return self._close()
@@ -145,6 +147,13 @@ class Unit:
 
     def _apply(self, fact: Fact) -> None:
         ordinal = fact.ordinal
+        if isinstance(fact, Due):
+            self._timed.discard(ordinal)
+            if self._later.pop(ordinal, None) is not None:
+                self._enter(ordinal)
+            return
+        if self._counts_no_more(fact):
+            return
         self.inflight.discard(ordinal)
         self._resumed.discard(ordinal)
         match fact:
@@ -169,10 +178,21 @@ class Unit:
                 self._skip(ordinal)
             case Refused():
                 self._fail(ordinal, fact.error)
-            case Due():
-                self._timed.discard(ordinal)
-                if self._later.pop(ordinal, None) is not None:
-                    self._enter(ordinal)
+
+    def _is_at_work(self, ordinal: int) -> bool:
+        return self.status[ordinal] == RUNNING and self.tree.nodes[ordinal].kind == ACTION
+
+    def _counts_no_more(self, fact: Fact) -> bool:
+        """Whether somebody else has settled the node, or has answered the question, since a plan was made anew."""
+        status = self.status[fact.ordinal]
+        if status not in NODE_LIVE:
+            self.inflight.discard(fact.ordinal)
+            return True
+        return (
+            fact.ordinal not in self.inflight
+            or (isinstance(fact, Answered) and status != PENDING)
+            or (isinstance(fact, Refused) and status == RUNNING)
+        )
 
     def _complete(self, ordinal: int, output: Any, text: str | None) -> None:
         node = self.tree.nodes[ordinal]
@@ -253,7 +273,9 @@ class Unit:
             else:
                 self._start(ordinal, None)
         elif status == RUNNING and node.kind == ACTION:
-            if ordinal not in self.inflight:  # a plan that is made anew adopts what is still at work
+            if (
+                ordinal not in self.inflight
+            ):  # a plan that is made anew adopts attempts that are still at work
                 self._lost(ordinal)
         elif status == RUNNING:
             self._open_container(ordinal)

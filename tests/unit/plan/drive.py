@@ -77,7 +77,10 @@ class Fate:
     crashes: int = 5
     caps: int = 15
     shutdowns: int = 3
-    left: dict[str, int] = field(default_factory=lambda: {"crash": 12, "shutdown": 4, "suspend": 12})
+    anew: int = 3
+    left: dict[str, int] = field(
+        default_factory=lambda: {"crash": 12, "shutdown": 4, "suspend": 12, "anew": 3}
+    )
 
     def spend(self, what: str) -> bool:
         self.left[what] -= 1
@@ -95,7 +98,7 @@ class Actor:
     move: Move | None = None
     """A move whose boundary is not settled yet."""
     running: dict[int, Start] = field(default_factory=dict)
-    asked: dict[int, Ask] = field(default_factory=dict)
+    asked: list[Ask] = field(default_factory=list)
     timers: list[tuple[float, int]] = field(default_factory=list)
     committed: list[Completed] = field(default_factory=list)
     """Atomic handlers that have settled their completion and are about to return."""
@@ -156,15 +159,20 @@ class Workers:
             self.actors.remove(actor)
             return True
         actor.running.update({start.ordinal: start for start in move.starts})
-        actor.asked.update({ask.ordinal: ask for ask in move.asks})
+        actor.asked += move.asks
         actor.timers += [(self.database.now + timer.delay, timer.ordinal) for timer in move.timers]
         assert actor.running or actor.asked or actor.inbox, "the unit neither works nor lets go"
         return True
 
     def post(self, actor: Actor, fact: Fact) -> None:
         """A handler, a gate or a timer has come to its end."""
-        if not isinstance(fact, Due):
-            assert actor.running.pop(fact.ordinal, None) or actor.asked.pop(fact.ordinal, None)
+        if (
+            isinstance(fact, Answered | Refused)
+            or self.database.tree.nodes[fact.ordinal].kind == states.STAGE
+        ):
+            actor.asked.remove(next(ask for ask in actor.asked if ask.ordinal == fact.ordinal))
+        elif not isinstance(fact, Due):
+            del actor.running[fact.ordinal]
         actor.inbox.append(fact)
 
     def advance(self, actor: Actor) -> Move:
@@ -195,6 +203,22 @@ class Workers:
         actor.running.clear()
         actor.asked.clear()
         self.settle(actor)
+
+    def anew(self, actor: Actor) -> Move:
+        """The unit reads the run again in the middle of its work, as it does when a boundary was refused.
+
+        Handlers at work go on; questions are asked once more, although they are still being answered.
+        """
+        snapshot = self.database.snapshot(actor.lease)
+        undo = actor.kind == states.COMPENSATE
+        tree = self.database.tree
+        actor.plan = Undo(tree, snapshot) if undo else Unit(tree, actor.lease.ordinal, snapshot)
+        actor.plan.inflight = {
+            *actor.running,
+            *(fact.ordinal for fact in actor.inbox if not isinstance(fact, Due)),
+        }
+        actor.move = actor.plan.begin()
+        return actor.move
 
     # --- shorthands for tests that know what they want ------------------------------------------
 
@@ -227,6 +251,8 @@ class Workers:
                 self.crash(tape.pick(self.actors), code)
             elif self._idle() and tape.chance(fate.shutdowns) and fate.spend("shutdown"):
                 self.shutdown(tape.pick(self._idle()))
+            elif self._working() and tape.chance(fate.anew) and fate.spend("anew"):
+                self.anew(tape.pick(self._working()))
             elif steps:
                 tape.pick(steps)()
             elif not self._wait():
@@ -254,20 +280,20 @@ class Workers:
             for start in actor.running.values()
             if start.ordinal not in committed
         ]
-        steps += [partial(self._answer, actor, ask, tape, fate) for ask in actor.asked.values()]
+        steps += [partial(self._answer, actor, ask, tape, fate) for ask in actor.asked]
         steps += [
             partial(self._ring, actor, *timer) for timer in actor.timers if timer[0] <= self.database.now
         ]
         steps += [partial(self._return, actor, fact) for fact in actor.committed]
         return steps
 
+    def _working(self) -> list[Actor]:
+        """The units that are between two moves."""
+        return [actor for actor in self.actors if actor.plan is not None and actor.move is None]
+
     def _idle(self) -> list[Actor]:
-        """The units that a stopping worker can give back: nothing is being settled or about to be."""
-        return [
-            actor
-            for actor in self.actors
-            if actor.plan is not None and actor.move is None and not actor.inbox and not actor.committed
-        ]
+        """The units that a stopping worker can give back: all that has happened is planned."""
+        return [actor for actor in self._working() if not actor.inbox and not actor.committed]
 
     def _first(self, actor: Actor) -> None:
         live = (states.COMPENSATING,) if actor.kind == states.COMPENSATE else states.RUN_FORWARD

@@ -9,7 +9,7 @@ from tests.unit.plan.drive import Actor, Workers
 from tests.unit.plan.rules import Watch
 from tests.unit.plan.simulator import Database, Row
 from workflow import Action, Pipeline, Stage, Workflow
-from workflow.plan import Answered, Completed, Failed, Move, Refused, Suspended, fault
+from workflow.plan import Answered, Ask, Completed, Failed, Move, Refused, Suspended, fault
 
 
 def nothing(state: Any) -> None:
@@ -91,6 +91,11 @@ class Scene:
 
     def fail(self, actor: Actor, path: str, delay: float = 0.0, *, final: bool = False) -> Move:
         return self.tell(actor, self.failed(path, delay, final=final))
+
+    def asked(self, actor: Actor, path: str) -> Ask:
+        """What user code of this node is being asked."""
+        (ask,) = [ask for ask in actor.asked if ask.ordinal == self.at(path)]
+        return ask
 
     def answer(self, actor: Actor, path: str, go: bool = True, correlation: str | None = None) -> Move:
         return self.tell(actor, Answered(self.at(path), go, correlation))

@@ -94,7 +94,7 @@ def test_pick_is_asked_with_the_event_and_its_answer_is_the_output():
     outcome = event({"paid": 5})
     resolve(scene, "w.w", outcome)
     unit = scene.take()
-    assert unit.asked[scene.at("w.w")].event == outcome["event"]
+    assert scene.asked(unit, "w.w").event == outcome["event"]
     scene.done(unit, "w.w", {"picked": 5})
     assert (scene.db.status, scene.state) == ("completed", {"picked": 5})
 
@@ -104,7 +104,7 @@ def test_pick_is_asked_again_when_its_worker_died():
     scene.take()
     resolve(scene, "w.w", event(1))
     scene.lose(scene.take())
-    assert scene.take().asked[scene.at("w.w")].event["payload"] == 1
+    assert scene.asked(scene.take(), "w.w").event["payload"] == 1
 
 
 def test_pick_is_not_asked_about_a_payload_that_somebody_resumed_with():
@@ -162,7 +162,7 @@ def test_a_wait_that_has_nothing_to_correlate_by_fails(state):
 def test_a_correlate_function_is_asked_before_the_wait_parks():
     scene = Scene(flow(wait("w", correlate=nothing)), {"order": 1})
     unit = scene.take()
-    assert unit.asked[scene.at("w.w")].state == {"order": 1}
+    assert scene.asked(unit, "w.w").state == {"order": 1}
     scene.answer(unit, "w.w", correlation="o-1")
     assert (scene.row("w.w").wait_correlation, scene.db.status) == ("o-1", "waiting")
 
