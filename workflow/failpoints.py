@@ -49,6 +49,13 @@ armed: dict[str, tuple[str, int | None]] = _parse(os.environ.get("WORKFLOW_FAILP
 _hits: Counter[str] = Counter()
 
 
+def arm(text: str) -> None:
+    """Arms these instead of whatever was armed before, and counts anew; the empty text disarms all."""
+    armed.clear()
+    armed.update(_parse(text))
+    _hits.clear()
+
+
 def hit(name: str) -> None:
     """Does what is armed for this place, if anything."""
     if not armed:

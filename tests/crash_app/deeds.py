@@ -1,0 +1,207 @@
+"""What a scripted handler may be told to do, good and bad.
+
+A run's `context` holds the script: `{"script": {place: [deed, ...]}}`. A place is a node's path, or
+`undo <path>`; the n-th attempt does the n-th deed, the last one stands for all that follow. A deed is
+a word, or a word with a number as in `sleep:0.2`; without a script a handler returns at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connection, transaction
+
+from workflow import Fatal, Retry
+from workflow.context import Context
+
+
+class Scripted(RuntimeError):
+    """A handler fails as it was told to."""
+
+
+def deed(ctx: Context, undo: bool) -> tuple[str, float]:
+    """What this attempt is to do."""
+    script = (ctx.context or {}).get("script", {})
+    deeds = script.get(f"undo {ctx.path}" if undo else ctx.path) or ["ok"]
+    word, _, number = deeds[min(ctx.attempt, len(deeds)) - 1].partition(":")
+    return word, float(number or 0)
+
+
+def do(ctx: Context, undo: bool = False) -> None:
+    """For plain handlers."""
+    word, number = deed(ctx, undo)
+    _DEEDS[word](ctx, number)
+
+
+async def ado(ctx: Context, undo: bool = False) -> None:
+    """For `async` handlers; a deed that has no twin is done as it is, on the loop."""
+    word, number = deed(ctx, undo)
+    if word == "sleep":
+        await asyncio.sleep(number)
+    elif word == "deaf":
+        await _deaf(number)
+    elif word == "query":
+        await sync_to_async(_query)(ctx, number)
+    else:
+        _DEEDS[word](ctx, number)
+
+
+def _ok(ctx: Context, number: float) -> None:
+    pass
+
+
+def _fail(ctx: Context, number: float) -> None:
+    raise Scripted("told to")
+
+
+def _fatal(ctx: Context, number: float) -> None:
+    raise Fatal("told to")
+
+
+def _retry(ctx: Context, number: float) -> None:
+    raise Retry(delay=number)
+
+
+def _kill(ctx: Context, number: float) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)  # the signal is on its way
+
+
+def _sleep(ctx: Context, number: float) -> None:
+    time.sleep(number)
+
+
+def _hold(ctx: Context, number: float) -> None:
+    """Ends early when asked to."""
+    if ctx.signal.wait(number):
+        ctx.signal.raise_if_aborted()
+
+
+async def _deaf(number: float) -> None:
+    """Swallows its cancellation."""
+    end = time.monotonic() + number
+    while time.monotonic() < end:
+        try:
+            await asyncio.sleep(end - time.monotonic())
+        except asyncio.CancelledError:
+            continue
+
+
+def _spin(ctx: Context, number: float) -> None:
+    end = time.monotonic() + number
+    while time.monotonic() < end:
+        pass
+
+
+def _stubborn(ctx: Context, number: float) -> None:
+    """Swallows the exception that a timeout raises in it."""
+    end = time.monotonic() + number
+    while time.monotonic() < end:
+        try:
+            while time.monotonic() < end:
+                sum(range(100))
+        except BaseException:
+            continue
+
+
+def _hog(ctx: Context, number: float) -> None:
+    """Holds the interpreter lock: no other thread of the process runs meanwhile."""
+    ctypes.PyDLL(None).usleep(int(number * 1_000_000))
+
+
+def _system_exit(ctx: Context, number: float) -> None:
+    raise SystemExit(3)
+
+
+def _interrupt(ctx: Context, number: float) -> None:
+    raise KeyboardInterrupt
+
+
+def _cancelled(ctx: Context, number: float) -> None:
+    raise asyncio.CancelledError
+
+
+def _generator_exit(ctx: Context, number: float) -> None:
+    raise GeneratorExit
+
+
+def _open_transaction(ctx: Context, number: float) -> None:
+    transaction.set_autocommit(False)
+    _query(ctx, number)
+
+
+def _raw_transaction(ctx: Context, number: float) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+
+
+def _open_atomic(ctx: Context, number: float) -> None:
+    transaction.atomic().__enter__()
+    _query(ctx, number)
+
+
+def _broken_transaction(ctx: Context, number: float) -> None:
+    transaction.atomic().__enter__()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 / 0")
+
+
+def _close(ctx: Context, number: float) -> None:
+    _query(ctx, number)
+    connection.connection.close()
+
+
+def _query(ctx: Context, number: float) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def _asyncio_run(ctx: Context, number: float) -> None:
+    asyncio.run(sync_to_async(_query)(ctx, number))
+
+
+def _async_to_sync(ctx: Context, number: float) -> None:
+    async def both() -> list[Any]:
+        return await asyncio.gather(sync_to_async(_query)(ctx, number), asyncio.sleep(0.01))
+
+    async_to_sync(both)()
+
+
+def _progress(ctx: Context, number: float) -> None:
+    """Reports as often as it can."""
+    for step in range(int(number) + 1):
+        ctx.progress(100 * step / max(number, 1))
+
+
+_DEEDS: dict[str, Callable[[Context, float], None]] = {
+    "ok": _ok,
+    "fail": _fail,
+    "fatal": _fatal,
+    "retry": _retry,
+    "kill": _kill,
+    "sleep": _sleep,
+    "hold": _hold,
+    "spin": _spin,
+    "stubborn": _stubborn,
+    "hog": _hog,
+    "system-exit": _system_exit,
+    "interrupt": _interrupt,
+    "cancelled": _cancelled,
+    "generator-exit": _generator_exit,
+    "open-transaction": _open_transaction,
+    "raw-transaction": _raw_transaction,
+    "open-atomic": _open_atomic,
+    "broken-transaction": _broken_transaction,
+    "close": _close,
+    "query": _query,
+    "asyncio-run": _asyncio_run,
+    "async-to-sync": _async_to_sync,
+    "progress": _progress,
+}

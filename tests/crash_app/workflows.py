@@ -1,0 +1,41 @@
+"""The workflows that the crash and worker tests run, in workers and in the tests' own process alike."""
+
+from __future__ import annotations
+
+from tests.crash_app.parts import act
+from tests.crash_app.trees import COUNT, random_workflow
+from workflow import Stage, WaitFor, Workflow, parallel
+
+tour = Workflow(
+    "tour",
+    stages=[
+        Stage("one", actions=[act("plain")]),
+        Stage(
+            "two",
+            actions=[parallel(act("async", "async"), act("queued", via="queue")), act("atomic", "atomic")],
+        ),
+        Stage("three", actions=[act("steps", "steps")]),
+        Stage("wait", wait_for=WaitFor("tour.go", correlate="key")),
+        Stage("last", actions=[act("end")]),
+    ],
+)
+"""Meets every kind of boundary once."""
+
+plain = Workflow("plain", stages=[Stage("s", actions=[act("a")])])
+quick = Workflow("quick", stages=[Stage("s", actions=[act("a", "async", undo=False)])])
+atomic = Workflow("atomic", stages=[Stage("s", actions=[act("a", "atomic")])])
+pair = Workflow("pair", stages=[Stage("s", actions=[act("a"), act("b")])])
+aside = Workflow(
+    "aside", stages=[Stage("s", actions=[parallel(act("a", "async"), act("b"), act("c", "atomic"))])]
+)
+ledger = Workflow("ledger", stages=[Stage("s", actions=[act("a", "steps")])])
+impatient = Workflow(
+    "impatient", stages=[Stage("s", actions=[act("before"), act("a", timeout=0.5, attempts=2), act("after")])]
+)
+restless = Workflow(
+    "restless",
+    stages=[Stage("s", actions=[act("before"), act("a", "async", timeout=0.5, attempts=2), act("after")])],
+)
+randoms = [random_workflow(number) for number in range(COUNT)]
+for _definition in randoms:
+    globals()[_definition.name] = _definition  # autodiscovery looks at module-level names

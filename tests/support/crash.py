@@ -1,0 +1,160 @@
+"""Fixtures of the tests that start real workers; imported by the `conftest.py` of their folders."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+from django.db.models import F
+from pytest_django import DjangoDbBlocker
+
+from tests.crash_app import record
+from tests.crash_app import workflows as definitions
+from tests.support.workers import Launcher, database_url, eventually
+from workflow import Workflow, sweeps, workflows
+from workflow.models import Job, Node, Run
+from workflow.registry import registry
+from workflow.results import RunHandle
+from workflow.testing import advance
+
+TABLES = ("run", "node", "job", "step", "event", "runevent", "worker")
+
+
+@pytest.fixture(scope="session")
+def launcher(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Launcher]:
+    """Starts workers on the test database."""
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute(record.TABLES)
+        url = database_url()
+    with Launcher(tmp_path_factory.mktemp("workers"), f"{url}&application_name=worker") as made:
+        yield made
+
+
+@pytest.fixture
+def workers(launcher: Launcher, django_db_blocker: DjangoDbBlocker) -> Iterator[Launcher]:
+    """Starts workers, with the workflows of `tests.crash_app` registered and all tables empty.
+
+    What the test commits is really committed; workers that are left are killed and the tables are
+    emptied afterwards.
+    """
+    with django_db_blocker.unblock(), registry.isolated():
+        for definition in vars(definitions).values():
+            if isinstance(definition, Workflow):
+                registry.register(definition)
+        clear()
+        try:
+            yield launcher
+        finally:
+            launcher.end_all()
+            clear()
+            connections.close_all()
+
+
+def clear() -> None:
+    """Empties the tables of the engine and of the recorder."""
+    tables = [f"workflow_{table}" for table in TABLES]
+    with connection.cursor() as cursor:
+        # DELETE: a TRUNCATE of small tables costs a file system operation for each of their indexes.
+        for table in [*tables, "crash_call", "crash_effect"]:
+            cursor.execute(f"DELETE FROM {table}")
+
+
+def dispatch(name: str, script: dict[str, Any] | None = None, /, **options: Any) -> RunHandle:
+    """A run with a key of its own, and a script for its handlers (see `tests.crash_app.deeds`)."""
+    key = uuid.uuid4().hex
+    return workflows.dispatch(name, {"key": key}, context={"script": script or {}}, **options)
+
+
+def key_of(handle: RunHandle) -> str:
+    """What its waits correlate by."""
+    found: str = Run.objects.get(pk=handle.run_id).input["key"]
+    return found
+
+
+def status(handle: RunHandle) -> str:
+    return Run.objects.values_list("status", flat=True).get(pk=handle.run_id)
+
+
+def node(handle: RunHandle, path: str) -> Node:
+    return Node.objects.get(run_id=handle.run_id, path=path)
+
+
+def finished(*handles: RunHandle, within: float = 60) -> None:
+    """Waits until the runs are over, and every job of theirs is gone."""
+    ids = [handle.run_id for handle in handles]
+
+    def over() -> bool:
+        left = Run.objects.filter(pk__in=ids, finished_at__isnull=True).count()
+        return not left and not Job.objects.filter(run_id__in=ids).exists()
+
+    eventually(over, within, what="the runs did not end")
+
+
+def idle(within: float = 60) -> None:
+    """Waits until no job is left but those of a later time."""
+    eventually(lambda: not Job.objects.filter(lease_token__isnull=False).exists(), within)
+
+
+def take_over(seconds: float = 120) -> int:
+    """The leases of workers that were killed run out and are swept up; what comes back is due at once.
+
+    Time passes for everybody: no living worker may hold a lease meanwhile. Returns how many jobs came back.
+    """
+    advance(seconds)
+    swept = sweeps.run_once()["leases"]
+    advance(seconds)
+    return swept
+
+
+def age_leases(worker_pid: int, seconds: float = 3600) -> None:
+    """The leases of one worker run out, those of others do not."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE workflow_job AS j SET locked_at = j.locked_at - %s * interval '1 second' "
+            "FROM workflow_worker AS w WHERE w.id = j.worker_id AND w.pid = %s AND j.lease_token IS NOT NULL",
+            (seconds, worker_pid),
+        )
+
+
+def calls(handle: RunHandle, path: str, phase: str = "run") -> list[tuple[int, int, str | None]]:
+    """What handlers wrote down: (attempt, pid, how it ended or None), in the order in which they began."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT attempt, pid, how FROM crash_call WHERE run_id = %s AND path = %s AND phase = %s "
+            "ORDER BY started_at",
+            (handle.run_id, path, phase),
+        )
+        return cursor.fetchall()
+
+
+def called(handle: RunHandle, path: str, phase: str = "run", times: int = 1) -> list[Any]:
+    """Waits until a handler was entered so often; the calls."""
+    return eventually(
+        lambda: found if len(found := calls(handle, path, phase)) >= times else None,
+        what=f"{path} was not called {times} times",
+    )
+
+
+def make_due() -> None:
+    """Jobs that wait for a later time are due now."""
+    Job.objects.filter(lease_token__isnull=True).update(available_at=F("available_at") - timedelta(days=1))
+
+
+def sessions(where: str = "application_name LIKE 'workflow %' OR application_name = 'worker'") -> list[int]:
+    """The server processes of the engine's connections."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND ({where})")
+        return [row[0] for row in cursor.fetchall()]
+
+
+def terminate(pids: list[int]) -> int:
+    """Ends server processes, as an administrator or a fail-over would; how many there were."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(pg_terminate_backend(pid)) FROM unnest(%s::int[]) AS p(pid)", (pids,))
+        return cursor.fetchone()[0]

@@ -1,0 +1,82 @@
+"""A process that starts workers: everything is imported once, each worker is a fork and takes no time.
+
+    python -m tests.support.launcher
+
+Reads one JSON object a line, `{"log": PATH, "failpoints": TEXT, "settings": {...}, "options": {...}}`, and
+answers `{"started": PID}`; whenever a worker ends it writes `{"ended": PID, "code": CODE}` (negative: the
+signal). A worker is a session leader of its own and calls what `workflow:worker` calls. At the end of its
+input it leaves; the workers that still run are its reader's to end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import traceback
+from typing import Any
+
+PAUSE = 0.02
+"""Seconds between two looks for workers that have ended."""
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    from django.conf import settings
+
+    from workflow import failpoints, worker
+    from workflow.worker import process
+
+    assert process  # imported before the first fork, with all that it needs
+
+    def start(order: dict[str, Any]) -> None:
+        os.setsid()
+        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        settings.WORKFLOW = order["settings"]
+        failpoints.arm(order["failpoints"])
+        os._exit(worker.run(**order["options"]))
+
+    children: set[int] = set()
+    waiting = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], PAUSE)
+        if readable:
+            read = os.read(0, 65_536)
+            if not read:
+                return
+            *lines, waiting = (waiting + read).split(b"\n")
+            for line in lines:
+                children.add(_fork(start, json.loads(line)))
+        for pid in list(children):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                children.remove(pid)
+                _say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _fork(start: Any, order: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        _say({"started": pid})
+        return pid
+    try:
+        start(order)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(70)
+
+
+def _say(message: dict[str, Any]) -> None:
+    os.write(1, json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
