@@ -1,15 +1,23 @@
-"""What ``manage.py check`` says about this app. Nothing here opens a connection."""
+"""What ``manage.py check`` says about this app.
+
+No check needs a database. ``check --deploy`` looks into one, if it can; see ``check_unserved``.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
-from django.core.checks import CheckMessage, Error, register
-from django.db import connections
+from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  Django's name for it
+from django.db import DatabaseError, connections
 from django.utils.module_loading import import_string
 
 from workflow.conf import conf, validate
 from workflow.registry import registry
+from workflow.store.workers import Unserved, unserved_now
+
+CONNECT_TIMEOUT: Final = 3
+"""Seconds after which ``check --deploy`` takes a database that it was not told to look into for absent."""
 
 
 @register("workflow")
@@ -55,3 +63,58 @@ def check_transport(**kwargs: Any) -> list[CheckMessage]:
 def check_definitions(**kwargs: Any) -> list[CheckMessage]:
     """``workflow.E004``: a definition that breaks a rule, or that its ``workflows.py`` could not make."""
     return [Error(str(error), obj=place, id="workflow.E004") for place, error in registry.faults]
+
+
+@register("workflow", deploy=True)
+def check_unserved(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """``workflow.W001``: live runs that no live worker serves. ``workflow.W002``: could not look for them.
+
+    With ``--database`` and the alias of ``WORKFLOW["DATABASE"]`` it has to be found out, with that of another it
+    is nobody's business. Without, it is found out if the database answers at once: Django's own checks leave
+    databases alone then, yet ``check --deploy`` is where whoever deploys looks, and a build that has no
+    database must pass.
+    """
+    asked = bool(databases)
+    if check_settings() or check_database() or (databases and conf.DATABASE not in databases):
+        return []
+    try:
+        return [_unserved(runs) for runs in _look(conf.DATABASE, asked)]
+    except Exception as error:
+        # Not only DatabaseError: test runners forbid connections with exceptions of their own.
+        if not asked:
+            return []
+        if not isinstance(error, DatabaseError):
+            raise
+        reason = " ".join(str(error).split())
+        return [Warning(f"Could not look for runs that no live worker serves: {reason}", id="workflow.W002")]
+
+
+def _look(alias: str, asked: bool) -> list[Unserved]:
+    connection = connections[alias]
+    opened = connection.connection is None
+    if opened and not asked:
+        probe = connection.copy()
+        options = {name: value for name, value in probe.settings_dict["OPTIONS"].items() if name != "pool"}
+        probe.settings_dict["OPTIONS"] = {"connect_timeout": CONNECT_TIMEOUT, **options}
+        probe.ensure_connection()
+        probe.close()
+    try:
+        return unserved_now()
+    finally:
+        if opened:
+            connection.close()
+
+
+def _unserved(runs: Unserved) -> Warning:
+    if registry.serves(runs.workflow, runs.version) is None:
+        hint = (
+            f"This code does not serve it either: keep workers of the release that does, or give the workflow "
+            f"compatible_versions=({runs.version},)."
+        )
+    elif runs.other_queues:
+        hint = f'Start a worker that takes the queue "{runs.queue}".'
+    else:
+        hint = "This code serves it: the runs go on once a worker of it is up."
+    return Warning(
+        f"{str(runs)[0].upper()}{str(runs)[1:]}.", hint=hint, obj=runs.workflow, id="workflow.W001"
+    )

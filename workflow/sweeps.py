@@ -8,6 +8,7 @@ one finds again; an error in one sweep does not keep the others from running.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
@@ -20,12 +21,16 @@ from workflow.sql import workers as workers_sql
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
 from workflow.store.ports import DjangoPort, Port
+from workflow.store.workers import unserved
 
 logger = logging.getLogger("workflow")
 
 BATCH = 500
 IDLE_AFTER = 60.0
 """Seconds without any change after which a run without a job is given the one that comes next."""
+NAME_EVERY = 60.0
+"""Seconds between two complaints of this process about the same runs."""
+_next_naming = float("-inf")
 
 
 async def reap_leases(port: Port) -> int:
@@ -83,11 +88,25 @@ async def forget_workers(port: Port) -> int:
     return len((await port.run([(workers_sql.FORGET, ())]))[0])
 
 
+async def name_unserved(port: Port) -> int:
+    """Says in the log which live runs no live worker serves, at most once a minute; changes nothing."""
+    global _next_naming
+    now = time.monotonic()
+    if now < _next_naming:
+        return 0
+    found = await unserved(port)
+    _next_naming = now + NAME_EVERY
+    for runs in found:
+        logger.warning("%s", runs)
+    return 0
+
+
 SWEEPS: dict[str, Callable[[Port], Awaitable[int]]] = {
     "leases": reap_leases,
     "waits": expire_waits,
     "runs": mend_idle_runs,
     "workers": forget_workers,
+    "unserved": name_unserved,
 }
 
 

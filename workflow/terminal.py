@@ -44,6 +44,7 @@ _COLOURS: Final = {
     states.FAILED: "bold red",
     states.CANCELLED: "bright_black",
 }
+_FACT_STYLES: Final = {"error": "red", "workers": "yellow"}
 _SYMBOLS: Final = {
     states.PENDING: "·",
     states.RUNNING: "▸",
@@ -146,13 +147,18 @@ def done_share(nodes: Sequence[NodeInfo]) -> tuple[int, int]:
 # One run
 
 
-def run_facts(run: RunInfo, now: datetime) -> list[tuple[str, str]]:
-    """What there is to say of a run as a whole, as (label, printable text)."""
+def run_facts(run: RunInfo, now: datetime, unserved: str = "") -> list[tuple[str, str]]:
+    """What there is to say of a run as a whole, as (label, printable text).
+
+    `unserved` says, in one line, why no worker will take it; empty when one will.
+    """
     facts = [
         ("run", printable(run.id)),
         ("workflow", printable(f"{run.workflow} v{run.version}")),
         ("status", printable(run.status)),
     ]
+    if unserved:
+        facts.append(("workers", one_line(unserved)))
     if run.correlation_id is not None:
         facts.append(("correlation", printable(run.correlation_id)))
     facts.append(("created", moment(run.created_at)))
@@ -193,9 +199,9 @@ def _name(node: NodeInfo) -> str:
     return printable(node.path.rpartition(".")[2])
 
 
-def run_lines(status: RunStatus, now: datetime, detail: bool = False) -> list[str]:
+def run_lines(status: RunStatus, now: datetime, detail: bool = False, unserved: str = "") -> list[str]:
     """A run and its tree as plain printable lines, indented by two for each level."""
-    lines = [f"{label:<12} {text}" for label, text in run_facts(status.run, now)]
+    lines = [f"{label:<12} {text}" for label, text in run_facts(status.run, now, unserved)]
     rows = [("  " * node.path.count(".") + _name(node), node) for node in status.nodes]
     width = min(max((len(name) for name, _ in rows), default=0), 60)
     lines += [""] if rows else []
@@ -223,12 +229,16 @@ def detail_lines(status: RunStatus) -> list[str]:
 
 
 def run_view(
-    status: RunStatus, now: datetime, rows: int | None = None, ascii_only: bool = False
+    status: RunStatus,
+    now: datetime,
+    rows: int | None = None,
+    ascii_only: bool = False,
+    unserved: str = "",
 ) -> RenderableType:
     """A run and its tree in colours. When it has more than `rows` lines, stages that went well are folded."""
     grid = Table.grid(padding=(0, 2))
-    for label, text in run_facts(status.run, now):
-        style = _COLOURS.get(text, "") if label == "status" else "red" if label == "error" else ""
+    for label, text in run_facts(status.run, now, unserved):
+        style = _COLOURS.get(text, "") if label == "status" else _FACT_STYLES.get(label, "")
         grid.add_row(Text(label, style="bright_black"), Text(text, style=style, overflow="fold"))
     done, total = done_share(status.nodes)
     if total and status.run.status in states.RUN_LIVE:

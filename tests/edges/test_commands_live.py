@@ -24,7 +24,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from workflow import states, workflows
-from workflow.models import Job, Node, Run
+from workflow.models import Job, Node, Run, Worker
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -328,6 +328,13 @@ def test_a_worker_with_a_faulty_setting_does_not_start(start, environment):
 # sweep
 
 
+@pytest.fixture
+def served() -> None:
+    """Some worker elsewhere is alive and serves the runs that wait."""
+    serves = [{"name": "tearoom-parked", "version": 1}]
+    Worker.objects.create(hostname="elsewhere", pid=1, concurrency=1, threads=1, serves=serves)
+
+
 def overdue() -> uuid.UUID:
     """A run that waits for an event since longer than it may."""
     run_id = dispatched("tearoom-parked")
@@ -346,7 +353,7 @@ def timed_out(run_id: uuid.UUID) -> bool:
     return Node.objects.get(run=run_id, path="tearoom-parked.paid").wait_outcome == {"timeout": True}
 
 
-def test_one_pass_does_what_is_due_and_says_so(start):
+def test_one_pass_does_what_is_due_and_says_so(start, served):
     run_id = overdue()
     assert finish(start("workflow:sweep", "--once")) == (0, "waits: 1\n", "")
     assert timed_out(run_id)
@@ -354,13 +361,21 @@ def test_one_pass_does_what_is_due_and_says_so(start):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_sweeping_goes_on_until_a_signal(start, number):
+def test_sweeping_goes_on_until_a_signal(start, served, number):
     sweeping = start("workflow:sweep")
     for _ in range(2):
         run_id = overdue()
         eventually(lambda run_id=run_id: timed_out(run_id))
     sweeping.send_signal(number)
     assert finish(sweeping) == (0, "waits: 1\nwaits: 1\n", "")
+
+
+def test_runs_that_no_live_worker_serves_are_named_in_the_log(start):
+    run_id = overdue()
+    code, out, err = finish(start("workflow:sweep", "--once"))
+    assert (code, out) == (0, "waits: 1\n")
+    assert err.count("\n") == 1
+    assert f"no live worker serves tearoom-parked v1, which has 1 live run (the oldest: {run_id})" in err
 
 
 def test_sweeping_survives_the_loss_of_its_connection(start):

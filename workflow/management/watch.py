@@ -13,6 +13,7 @@ from workflow import states, terminal, workflows
 from workflow.management.output import Output
 from workflow.redact import redact_status
 from workflow.results import RunStatus
+from workflow.store.workers import unserved_run
 
 INTERVAL = 0.5
 """Seconds between two looks."""
@@ -21,12 +22,18 @@ See = Callable[[RunStatus | None, RunStatus], None]
 """Told of each look: what was seen before (None at first), what is seen now."""
 
 
+def unserved(status: RunStatus) -> str:
+    """Why no live worker will go on with the run, in one line; empty when one will, or when it is over."""
+    found = unserved_run(status.run.id) if status.run.status in states.RUN_LIVE else None
+    return "" if found is None else found.reason
+
+
 def show(status: RunStatus, output: Output, detail: bool = False) -> None:
     """Prints a RunStatus (already redacted); `detail` adds input, state, outputs and tracebacks."""
-    now = timezone.now()
+    now, reason = timezone.now(), unserved(status)
     output.show(
-        lambda: terminal.run_view(status, now, ascii_only=output.ascii_only),
-        lambda: terminal.run_lines(status, now),
+        lambda: terminal.run_view(status, now, ascii_only=output.ascii_only, unserved=reason),
+        lambda: terminal.run_lines(status, now, unserved=reason),
     )
     if detail:
         output.lines(terminal.detail_lines(status))
@@ -52,7 +59,7 @@ def follow(
             return _until_over(run_id, deadline, lambda _, status: _redraw(live, status, output))
     if as_json:
         return _until_over(run_id, deadline, lambda old, status: _print_json(old, status, output))
-    return _until_over(run_id, deadline, lambda old, status: _print_changes(old, status, output))
+    return _until_over(run_id, deadline, _Changes(output).see)
 
 
 def _until_over(run_id: UUID | str, deadline: float | None, see: See) -> RunStatus:
@@ -72,9 +79,10 @@ def _until_over(run_id: UUID | str, deadline: float | None, see: See) -> RunStat
 def _redraw(live: Live, status: RunStatus, output: Output) -> None:
     # One line less than there are: the cursor stands below the picture.
     rows = output.console.height - 1
-    live.update(
-        terminal.run_view(status, timezone.now(), rows=rows, ascii_only=output.ascii_only), refresh=True
+    view = terminal.run_view(
+        status, timezone.now(), rows=rows, ascii_only=output.ascii_only, unserved=unserved(status)
     )
+    live.update(view, refresh=True)
 
 
 def _print_json(old: RunStatus | None, status: RunStatus, output: Output) -> None:
@@ -82,5 +90,16 @@ def _print_json(old: RunStatus | None, status: RunStatus, output: Output) -> Non
         output.json(status.model_dump(mode="json"), indent=None)
 
 
-def _print_changes(old: RunStatus | None, status: RunStatus, output: Output) -> None:
-    output.lines(terminal.changes(old, status, timezone.now()))
+class _Changes:
+    """Prints what has changed, and why nobody works at the run as soon as that is so."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._reason = ""
+
+    def see(self, old: RunStatus | None, status: RunStatus) -> None:
+        now = timezone.now()
+        self._output.lines(terminal.changes(old, status, now))
+        before, self._reason = self._reason, unserved(status)
+        if self._reason and self._reason != before:
+            self._output.line(f"{terminal.moment(now)[11:]}  {terminal.one_line(self._reason)}")

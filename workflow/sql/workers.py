@@ -8,6 +8,8 @@ REGISTER: Final = """
 INSERT INTO workflow_worker (id, hostname, pid, queues, serves, concurrency, threads, started_at, seen_at)
 VALUES (%s::uuid, %s, %s, %s::jsonb, %s::jsonb, %s, %s, now(), now())
 """
+"""`serves` is a list of {"name", "version", "fingerprint", "compatible": [other versions that it takes on]};
+`queues` is empty for a worker that takes all of them."""
 
 SEEN: Final = """
 UPDATE workflow_worker SET seen_at = now(), units = %s, abandoned_threads = %s WHERE id = %s::uuid
@@ -20,3 +22,46 @@ UPDATE workflow_worker SET stopped_at = now(), seen_at = now(), units = 0 WHERE 
 FORGET: Final = """
 DELETE FROM workflow_worker WHERE seen_at < now() - interval '1 day' RETURNING id
 """
+
+ALIVE: Final = """
+SELECT w.id, w.hostname, w.pid, w.queues, w.serves, w.concurrency, w.threads, w.abandoned_threads,
+       w.started_at, w.seen_at
+FROM workflow_worker AS w
+WHERE w.stopped_at IS NULL AND w.seen_at > now() - %s * interval '1 second'
+"""
+"""A worker that was killed counts as alive for as long as its leases do."""
+
+_UNSERVED: Final = f"""
+WITH alive AS MATERIALIZED ({ALIVE}),
+served AS MATERIALIZED (
+    SELECT DISTINCT s.entry->>'name' AS workflow, v.version, alive.queues
+    FROM alive
+    CROSS JOIN LATERAL jsonb_array_elements(alive.serves) AS s(entry)
+    CROSS JOIN LATERAL jsonb_array_elements_text(
+        jsonb_build_array(s.entry->'version') || coalesce(s.entry->'compatible', '[]')
+    ) AS v(version)
+), looked_at AS MATERIALIZED ({{looked_at}})
+SELECT l.workflow, l.version, l.queue, count(*), min(l.id::text), min(l.created_at),
+       EXISTS (SELECT FROM served AS s WHERE s.workflow = l.workflow AND s.version = l.version::text),
+       (SELECT count(*) FROM looked_at)
+FROM looked_at AS l
+GROUP BY l.workflow, l.version, l.queue
+HAVING NOT EXISTS (
+    SELECT FROM served AS s WHERE s.workflow = l.workflow AND s.version = l.version::text
+    AND (s.queues = '[]' OR s.queues @> to_jsonb(l.queue))
+)
+ORDER BY l.workflow, l.version, l.queue
+"""
+_RUN: Final = """
+SELECT r.id, r.workflow, r.version, r.queue, r.created_at FROM workflow_run AS r WHERE r.finished_at IS NULL"""
+
+UNSERVED: Final = _UNSERVED.format(
+    looked_at=f"({_RUN} ORDER BY r.id LIMIT %s) UNION ({_RUN} ORDER BY r.id DESC LIMIT %s)"
+)
+"""Live runs that no live worker would go on with, by workflow, version and queue: how many, and the oldest.
+
+Looks at so many of the oldest and of the newest live runs, along `workflow_run_live`: what nobody serves was either
+dispatched just now, or is left over from a release that is gone."""
+
+UNSERVED_RUN: Final = _UNSERVED.format(looked_at=f"{_RUN} AND r.id = %s::uuid")
+"""The same for one run."""

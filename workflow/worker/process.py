@@ -110,7 +110,13 @@ class WorkerProcess:
 
     async def _register(self) -> None:
         serves = [
-            {"name": w.name, "version": w.version, "fingerprint": w.tree.fingerprint} for w in registry.all()
+            {
+                "name": w.name,
+                "version": w.version,
+                "fingerprint": w.tree.fingerprint,
+                "compatible": w.compatible_versions,
+            }
+            for w in registry.all()
         ]
         queues = list(self._queues) if self._queues is not None else []
         row = (

@@ -1,0 +1,73 @@
+"""Who is alive, and whom nobody serves. Nothing here locks or writes; everything is bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from workflow.conf import conf
+from workflow.sql import workers as sql
+from workflow.store.drive import drive
+from workflow.store.ports import DjangoPort, Port
+
+MOST_RUNS: Final = 10_000
+"""Live runs that one look takes from either end of their order: some 20 ms on a table of any size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """Live runs of one workflow and version, in one queue, that no live worker would go on with.
+
+    `runs` is how many were found, `more` whether there may be others; `oldest` is the first of them.
+    `other_queues` tells that some live worker serves the version, though not in this queue.
+    """
+
+    workflow: str
+    version: int
+    queue: str
+    runs: int
+    more: bool
+    oldest: UUID
+    created_at: datetime
+    other_queues: bool
+
+    @property
+    def reason(self) -> str:
+        """What is missing, in one line."""
+        place = f' in the queue "{self.queue}"' if self.other_queues else ""
+        return f"no live worker serves {self.workflow} v{self.version}{place}"
+
+    def __str__(self) -> str:
+        count = f"{self.runs}{' or more' if self.more else ''} live run{'' if self.runs == 1 else 's'}"
+        return f"{self.reason}, which has {count} (the oldest: {self.oldest})"
+
+
+async def unserved(port: Port) -> list[Unserved]:
+    """The live runs that no live worker serves, by workflow, version and queue.
+
+    A worker is alive until it signs off or misses its heartbeats for `STALE_LEASE_THRESHOLD` seconds. It
+    serves a run whose version is its definition's own or one of its `compatible_versions`; whether the
+    tree still fits is found out node by node when the run is claimed.
+    """
+    parameters = (conf.STALE_LEASE_THRESHOLD, MOST_RUNS, MOST_RUNS)
+    return [_unserved(row) for row in (await port.run([(sql.UNSERVED, parameters)]))[0]]
+
+
+def unserved_run(run_id: UUID) -> Unserved | None:
+    """The same for one run, on Django's connection; None for one that is served, is over, or is not there."""
+    parameters = (conf.STALE_LEASE_THRESHOLD, str(run_id))
+    rows = DjangoPort().run_now([(sql.UNSERVED_RUN, parameters)])[0]
+    return _unserved(rows[0]) if rows else None
+
+
+def unserved_now() -> list[Unserved]:
+    """`unserved`, on Django's connection."""
+    return drive(unserved(DjangoPort()))
+
+
+def _unserved(row: tuple[Any, ...]) -> Unserved:
+    workflow, version, queue, runs, oldest, created_at, elsewhere, looked_at = row
+    more = looked_at >= 2 * MOST_RUNS
+    return Unserved(workflow, version, queue, runs, more, UUID(oldest), created_at, elsewhere)
