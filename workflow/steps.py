@@ -24,7 +24,7 @@ from workflow.failures import describe
 from workflow.plan import Boundary, StepWrite, compact
 from workflow.signals import LEASE_LOST, Signal
 from workflow.sql import ledger as sql
-from workflow.store.ports import Rows, Statement
+from workflow.store.pipeline import Rows, Statement
 from workflow.store.settle import Lease
 
 T = TypeVar("T")

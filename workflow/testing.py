@@ -35,7 +35,8 @@ from workflow.sql import testing as sql
 from workflow.store import claims as claims_store
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
-from workflow.store.ports import DjangoPort, Rows, Statement
+from workflow.store.pipeline import Rows, Statement
+from workflow.store.ports import DjangoPort
 from workflow.store.settle import HistoryRow, Settlement, history_rows, settle_now
 from workflow.sweeps import reap_leases
 

@@ -29,7 +29,8 @@ from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact
 from workflow.signals import Signal
 from workflow.steps import Steps, Suspend
-from workflow.store.ports import DjangoPort, Rows, Statement, refresh_connections
+from workflow.store.pipeline import Rows, Statement
+from workflow.store.ports import DjangoPort, refresh_connections
 from workflow.store.settle import Lease, Rejected, Settlement, is_connection_lost, settle_now, which_applied
 
 logger = logging.getLogger("workflow")

@@ -10,7 +10,7 @@ _LOST: Final = """
 """
 
 _STALE: Final = "(j.locked_at < now() - %s * interval '1 second')"
-_CAPPED: Final = "(%s > 0 AND j.started_at < now() - %s * interval '1 second')"
+_CAPPED: Final = "(%s::float8 > 0 AND j.started_at < now() - %s * interval '1 second')"
 
 _REASON: Final = """
     last_error = CASE WHEN {capped}

@@ -14,7 +14,8 @@ from workflow.plan import NodeSnapshot, RunSnapshot
 from workflow.plan.snapshot import needed
 from workflow.sql import claim as sql
 from workflow.sql.arrays import plain, texts
-from workflow.store.ports import Port, Statement
+from workflow.store.pipeline import Statement
+from workflow.store.ports import Port
 from workflow.store.settle import Lease
 
 

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from workflow.sql import events as sql
 from workflow.sql.arrays import plain
-from workflow.store.ports import Port, Rows
+from workflow.store.pipeline import Rows
+from workflow.store.ports import Port
 from workflow.store.settle import HistoryRow
 
 PAGE = 1000

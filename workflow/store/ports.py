@@ -17,12 +17,9 @@ import psycopg
 from django.db import connections, transaction
 
 from workflow.conf import conf
+from workflow.store.pipeline import Pipeline, Rows, Statement
 
 logger = logging.getLogger("workflow")
-
-Parameter = str | int | float | bool | None
-Statement = tuple[str, Sequence[Parameter]]
-Rows = list[tuple[Any, ...]]
 
 
 class Port(Protocol):
@@ -82,53 +79,34 @@ class AsyncPort:
         self._parameters = parameters
         self._name = name
         self._connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
+        self._pipeline: Pipeline | None = None
         self._lock = asyncio.Lock()
-        self.pooled = False
 
-    async def connection(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        """The open connection, made if there is none. Raises `psycopg.OperationalError`."""
-        if self._connection is None or self._connection.closed:
+    async def run(self, statements: Sequence[Statement]) -> list[Rows]:
+        async with self._lock:
+            pipeline = await self._open()
+            try:
+                return await pipeline.run(statements)
+            except psycopg.errors.FeatureNotSupported:
+                await self._drop()  # "cached plan must not change result type": a migration ran meanwhile
+                raise
+            finally:
+                if not pipeline.idle:
+                    await self._drop()
+
+    async def _open(self) -> Pipeline:
+        if self._connection is None or self._pipeline is None or self._connection.closed:
+            await self._drop()
             parameters = {"application_name": self._name, **self._parameters()}
             connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
             cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
             row = await cursor.fetchone()
-            self.pooled = row is None or row[0] != connection.info.backend_pid
-            connection.prepare_threshold = None if self.pooled else 0
-            connection.prepared_max = 200
-            self._connection = connection
-        return self._connection
-
-    async def run(self, statements: Sequence[Statement]) -> list[Rows]:
-        async with self._lock:
-            connection = await self.connection()
-            try:
-                return await self._pipeline(connection, statements)
-            except (psycopg.OperationalError, psycopg.InterfaceError):
-                if connection.closed or connection.broken:
-                    await self._drop()
-                raise
-            except BaseException:
-                # Cancelled in the middle: what the server made of it is unknown, and so is the connection's state.
-                if connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                    await self._drop()
-                raise
-
-    async def _pipeline(
-        self, connection: psycopg.AsyncConnection[tuple[Any, ...]], statements: Sequence[Statement]
-    ) -> list[Rows]:
-        if len(statements) == 1:
-            sql, parameters = statements[0]
-            cursor = await connection.execute(sql, parameters)
-            return [await cursor.fetchall() if cursor.description else []]
-        cursors = []
-        # Between two syncs of a pipeline everything is one transaction, committed by the sync.
-        async with connection.pipeline():
-            for sql, parameters in statements:
-                cursors.append(await connection.execute(sql, parameters))
-        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+            direct = row is not None and row[0] == connection.info.backend_pid
+            self._connection, self._pipeline = connection, Pipeline(connection, prepare=direct)
+        return self._pipeline
 
     async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._pipeline = self._connection, None, None
         if connection is not None:
             await connection.close()
 

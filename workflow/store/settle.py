@@ -22,7 +22,8 @@ from workflow.plan import Boundary, HistoryEntry
 from workflow.plan.boundary import AWAIT, DELETE, KEEP, RELEASE
 from workflow.sql import settle as sql
 from workflow.sql.arrays import plain, texts
-from workflow.store.ports import DjangoPort, Port, Rows, Statement
+from workflow.store.pipeline import Rows, Statement
+from workflow.store.ports import DjangoPort, Port
 
 logger = logging.getLogger("workflow")
 

@@ -17,7 +17,8 @@ from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode
 from workflow.executor import Attempt, Desk, Execution, Question
 from workflow.plan import Boundary, Change, Fact
-from workflow.store.ports import Port, Rows, Statement, refresh_connections
+from workflow.store.pipeline import Rows, Statement
+from workflow.store.ports import Port, refresh_connections
 from workflow.store.settle import Committer, HistoryRow, Rejected, Settlement
 from workflow.worker.pusher import Pusher
 from workflow.worker.threads import ThreadPool, Work
