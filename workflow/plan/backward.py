@@ -24,7 +24,7 @@ from workflow.plan.boundary import (
     Start,
     Suspended,
 )
-from workflow.plan.faults import compact, fault
+from workflow.plan.faults import compact, fault, loss, reason
 from workflow.plan.snapshot import RunSnapshot
 
 
@@ -54,12 +54,11 @@ class Undo:
             ordinal = self._left[0]
             if self.run.nodes[ordinal].due_in is not None:  # it suspended itself, which spends no attempt
                 self._attempt[ordinal] -= 1
-            elif self._attempt[ordinal] >= self._limit(ordinal):
-                reason = self.run.last_error or FailureCode.LEASE_HEARTBEAT_LOST
-                message = f"attempt {self._attempt[ordinal]} was lost with its worker ({reason})"
-                self._failed(
-                    ordinal, fault(FailureCode.COMPENSATION_FAILED, message, self.tree.nodes[ordinal].path)
-                )
+            elif self._is_lost_for_good(ordinal):
+                seen = self.run.last_error or FailureCode.LEASE_HEARTBEAT_LOST
+                message = f"attempt {self._attempt[ordinal]} was lost with its worker ({seen})"
+                path = self.tree.nodes[ordinal].path
+                self._failed(ordinal, fault(FailureCode.COMPENSATION_FAILED, message, path))
         return self._next()
 
     def advance(self, facts: list[Fact]) -> Move:
@@ -78,6 +77,7 @@ class Undo:
             elif isinstance(fact, Suspended):
                 self._move.boundary.steps.extend(fact.steps)
                 self._change(fact.ordinal, due=fact.delay)
+                self._move.boundary.refund = True
                 return self._release(fact.delay)
             elif isinstance(fact, Failed):
                 if not fact.final and self._attempt[fact.ordinal] < self._limit(fact.ordinal):
@@ -123,6 +123,12 @@ class Undo:
     def _limit(self, ordinal: int) -> int:
         return self._action(ordinal).compensate_attempts
 
+    def _is_lost_for_good(self, ordinal: int) -> bool:
+        """Whether the attempt in hand was lost with its worker and is not to be tried again."""
+        attempt = self._attempt[ordinal]
+        capped = loss(self.run.last_error) == FailureCode.LEASE_ABSOLUTE_CAP
+        return attempt >= self._limit(ordinal) or (capped and attempt > 0)
+
     def _undone(self, ordinal: int, settled: bool) -> None:
         self._left.remove(ordinal)
         if not settled:
@@ -152,12 +158,12 @@ class Undo:
         )
         if fact.delay <= 0:
             return self._next()
-        self._move.boundary.last_error = f"{fact.error.get('code')}: {fact.error.get('message')}"[:1000]
-        return self._release(fact.delay)
+        return self._release(fact.delay, reason(fact.error))
 
-    def _release(self, delay: float) -> Move:
+    def _release(self, delay: float, last_error: str = "") -> Move:
         self._move.boundary.job = RELEASE
         self._move.boundary.delay = delay
+        self._move.boundary.last_error = last_error
         self._move.done = True
         return self._move
 

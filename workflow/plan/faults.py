@@ -26,9 +26,14 @@ class Unfit(Exception):
         self.error = error
 
 
-def loss(last_error: str) -> str:
-    """The code of a lost lease, from what the sweep wrote on the job: "<code>: <what it saw>"."""
-    code = last_error.split(":", 1)[0].strip()
-    if code in (FailureCode.LEASE_ABSOLUTE_CAP, FailureCode.UNIT_TIMEOUT):
-        return code
-    return FailureCode.LEASE_HEARTBEAT_LOST
+def loss(last_error: str) -> FailureCode | None:
+    """How a lease was lost, from what stands on the job ("<code>: <what was seen>"); None when it was not."""
+    for code in (FailureCode.LEASE_HEARTBEAT_LOST, FailureCode.LEASE_ABSOLUTE_CAP, FailureCode.UNIT_TIMEOUT):
+        if last_error.startswith(code):
+            return code
+    return None
+
+
+def reason(error: dict[str, Any]) -> str:
+    """What a job says of the attempt that it has failed last."""
+    return f"{error.get('code')}: {error.get('message')}"[:1000]

@@ -39,8 +39,9 @@ from workflow.plan.boundary import (
 )
 from workflow.plan.branches import States
 from workflow.plan.draft import Draft
-from workflow.plan.faults import Unfit, compact, fault, loss
+from workflow.plan.faults import Unfit, compact, fault, loss, reason
 from workflow.plan.layout import layout
+from workflow.plan.losses import verdict
 from workflow.plan.order import Order
 from workflow.plan.outputs import Outputs, validated
 from workflow.plan.snapshot import RunSnapshot, nest
@@ -88,8 +89,10 @@ class Unit:
         self._children: set[int] = set()
         self._seen_due: set[int] = set()
         self._resumed: set[int] = set()
-        self._spent = False
-        """An attempt has failed since the claim: the job's attempt is spent, too."""
+        self._spent = ""
+        """The last attempt that has failed since the claim: the job's attempt is spent, too."""
+        self._verdict: FailureCode | None = None
+        """While a unit is taken up: user code that is asked outside of attempts has taken its worker too often."""
         self._held = False
         """Something can go on only after the run has been read again."""
 
@@ -104,7 +107,12 @@ class Unit:
             return self._close()
         if self.run_status == PENDING:
             self._run_goes_on(states.EVENT_STARTED)
-        self._enter(self.ordinal)
+        self._verdict = verdict(self.tree, self.ordinal, self.run)
+        if self._verdict == FailureCode.LEASE_ABSOLUTE_CAP and not self._has_children_at_work():
+            self._condemn(self.ordinal)
+        else:
+            self._enter(self.ordinal)
+        self._verdict = None
         return self._close()
 
     def advance(self, facts: Iterable[Fact]) -> Move:
@@ -123,6 +131,7 @@ class Unit:
                 self._give_back(ordinal)
         boundary.job = RELEASE
         boundary.refund = True
+        boundary.last_error = ""
         boundary.awaited = self._awaited()
         move = self._draft.close()
         move.done = True
@@ -160,15 +169,18 @@ class Unit:
             case Completed(settled=True):
                 self._settled_itself(ordinal, fact.output)
             case Completed():
+                self._order.ended(ordinal)
                 self._draft.note(ordinal, fact.notes)
                 if self.tree.nodes[ordinal].kind == ACTION:
                     self._complete(ordinal, fact.output, fact.text)
                 else:
                     self._wait_over(ordinal, fact.output, fact.text)
             case Failed():
+                self._order.ended(ordinal)
                 self._draft.note(ordinal, fact.notes)
                 self._attempt_failed(ordinal, fact.error, fact.delay, fact.final)
             case Suspended():
+                self._order.ended(ordinal)
                 self._draft.note(ordinal, fact.notes)
                 self._draft.move.boundary.steps.extend(fact.steps)
                 self._suspend(ordinal, fact.delay)
@@ -239,7 +251,7 @@ class Unit:
             return
         self._draft.change(ordinal, PENDING, error=compact(error), due=delay)
         self._later[ordinal] = delay
-        self._spent = True
+        self._spent = reason(error)
 
     def _suspend(self, ordinal: int, delay: float) -> None:
         self._draft.say(states.EVENT_WAITING, self.tree.nodes[ordinal].path)
@@ -273,9 +285,9 @@ class Unit:
             else:
                 self._start(ordinal, None)
         elif status == RUNNING and node.kind == ACTION:
-            if (
-                ordinal not in self.inflight
-            ):  # a plan that is made anew adopts attempts that are still at work
+            if ordinal in self.inflight:  # a plan that is made anew adopts what is still at work
+                self._order.started(ordinal)
+            else:
                 self._lost(ordinal)
         elif status == RUNNING:
             self._open_container(ordinal)
@@ -293,7 +305,31 @@ class Unit:
         self._later[ordinal] = due
         return True
 
+    def _has_children_at_work(self) -> bool:
+        """Whether a queued stage has queued actions that are somebody else's to settle."""
+        node = self.tree.nodes[self.ordinal]
+        return node.kind == STAGE and any(
+            self.tree.nodes[below].own_job and self.status[below] in NODE_LIVE
+            for below in range(self.ordinal + 1, node.end)
+        )
+
+    def _condemn(self, ordinal: int) -> bool:
+        """Fails a node instead of running user code for it, if there is a verdict."""
+        if self._verdict is None:
+            return False
+        message = f"nothing was at work when the worker was lost ({self.run.last_error})"
+        error = fault(self._verdict, message, self.tree.nodes[ordinal].path)
+        self._fail(ordinal, self._first_failure(range(ordinal + 1, self.tree.nodes[ordinal].end)) or error)
+        return True
+
+    def _first_failure(self, among: Iterable[int]) -> dict[str, Any] | None:
+        """The error of the first of these nodes that had failed at the claim."""
+        rows = [self.run.nodes[ordinal] for ordinal in among if self.run.nodes[ordinal].status == FAILED]
+        return min(rows, key=lambda row: row.completed_seq or 0).error if rows else None
+
     def _ask(self, ordinal: int, event: dict[str, Any] | None = None) -> None:
+        if self._condemn(ordinal):
+            return
         self.inflight.add(ordinal)
         self._draft.move.asks.append(Ask(ordinal, self.states.of(ordinal), event))
 
@@ -330,7 +366,7 @@ class Unit:
 
     def _lost(self, ordinal: int) -> None:
         """An attempt that is `running` at the claim died with its worker; the reason is on the job."""
-        code = loss(self.run.last_error)
+        code = loss(self.run.last_error) or FailureCode.LEASE_HEARTBEAT_LOST
         message = f"attempt {self.attempt[ordinal]} was lost with its worker ({self.run.last_error or code})"
         error = fault(code, message, self.tree.nodes[ordinal].path)
         self._attempt_failed(ordinal, error, 0.0, final=code == FailureCode.LEASE_ABSOLUTE_CAP)
@@ -365,6 +401,8 @@ class Unit:
         node = self.tree.nodes[ordinal]
         assert isinstance(node.definition, Stage)
         if node.definition.output_adapter is not None:
+            if self._condemn(ordinal):
+                return
             try:
                 output, text = validated(node.definition.output_adapter, output, node.path)
             except Unfit as unfit:
@@ -421,6 +459,8 @@ class Unit:
         output: str | None = None
         event: int | None = None
         if isinstance(node.definition, Stage):
+            if node.definition.output_adapter is not None and self._condemn(ordinal):
+                return
             try:
                 made = self._outputs.of_stage(ordinal, node.definition, self.status)
             except Unfit as unfit:
@@ -551,15 +591,21 @@ class Unit:
             return move
         move.done = True
         move.boundary.awaited = self._awaited()
-        if self._held or self._later:
+        if self._held or self._later or self._forgives():
             move.boundary.job = RELEASE
             move.boundary.delay = self._pause()
             move.boundary.refund = not self._spent
+            move.boundary.last_error = self._spent
         elif move.boundary.awaited:
             move.boundary.job = AWAIT
         else:
             raise RuntimeError(f"unit {self.tree.nodes[self.ordinal].path!r} has nothing to do or to await")
         return move
+
+    def _forgives(self) -> bool:
+        """Whether the job must not go without a release: one that stays, since what it awaits has settled, would
+        keep the loss that this unit has dealt with."""
+        return bool(self._draft.move.boundary.awaited) and loss(self.run.last_error) is not None
 
     def _alone(self) -> bool:
         """A pipeline that is about to start its only handler, with no child at work in a job of its own: until
@@ -574,7 +620,7 @@ class Unit:
         """Seconds until the released job is due again; 0 where only the database's clock can tell."""
         if self._held or not self._timed.isdisjoint(self._later):  # some of that delay has passed already
             return 0.0
-        return min(self._later.values())
+        return min(self._later.values(), default=0.0)
 
     def _awaited(self) -> list[tuple[int, ...]]:
         sets: dict[tuple[int, int], list[int]] = {}

@@ -30,6 +30,10 @@ class Order:
                 self._log.clear()
             self._since[ordinal] = len(self._log)
 
+    def ended(self, ordinal: int) -> None:
+        """An attempt is over that settled nothing itself."""
+        self._since.pop(ordinal, None)
+
     def merged(self, ordinal: int, patch: dict[str, Any]) -> None:
         """This unit merges an output, or takes over one that an atomic action has settled."""
         if self._since:

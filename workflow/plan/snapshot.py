@@ -40,6 +40,8 @@ class RunSnapshot:
     """By the definition's ordinals: those of the run's own tree, when that is another version's; else None."""
     last_error: str = ""
     """The job's: tells why an attempt that is still `running` at the claim was lost."""
+    job_attempt: int = 0
+    """The job's: how often it was claimed, this time included, less what was given back."""
     seq: int | None = None
     """The run's, when `state` was read. The nodes may be read later: outputs of a higher number are not in it yet."""
 

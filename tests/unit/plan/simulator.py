@@ -142,6 +142,7 @@ class Database:
             nodes=nodes,
             error=None if run.error is None else json.loads(run.error),
             last_error=lease.last_error,
+            job_attempt=lease.attempt,
             seq=run.seq,
         )
 

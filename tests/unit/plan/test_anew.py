@@ -79,3 +79,14 @@ def test_a_compensation_that_is_at_work_is_not_begun_again():
     scene.workers.settle(unit)
     scene.done(unit, "w.s.a")
     assert (scene.db.status, scene.row("w.s.a").compensate_attempt) == ("compensated", 1)
+
+
+def test_an_atomic_action_that_is_adopted_may_have_been_settled_before_its_mates():
+    scene = Scene(flow(stage("s", parallel(act("a", atomic=True), act("b")), act("c"))))
+    unit = scene.take()
+    scene.workers.anew(unit)
+    scene.workers.settle(unit)
+    scene.workers.commit(unit, scene.at("w.s.a"), {"k": "a"})
+    scene.done(unit, "w.s.b", {"k": "b"})
+    scene.tell(unit, Completed(scene.at("w.s.a"), {"k": "a"}, None, settled=True))
+    assert scene.take().running[scene.at("w.s.c")].state == scene.state == {"k": "b"}
