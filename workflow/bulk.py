@@ -12,8 +12,8 @@ from django.db import transaction
 from workflow.conf import conf
 from workflow.errors import RunNotFound, WorkflowError
 
-MOST: Final = 1_000
-"""Runs that one request takes on: more would outlast what web servers grant a request."""
+MOST: Final = 500
+"""Runs that one request takes on: some ten milliseconds each, and web servers grant a request half a minute."""
 EXAMPLES: Final = 10
 """Ids that a reason names."""
 

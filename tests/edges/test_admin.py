@@ -318,6 +318,7 @@ def test_a_list_counts_only_so_far_and_says_so(client, monkeypatch):
     counts = [query["sql"] for query in asked.captured_queries if "COUNT(" in query["sql"].upper()]
     assert len(counts) == 1
     assert "LIMIT 4" in counts[0]
+    assert "3 results" not in body
     assert "the first" not in html(client.get(lists("run", status__exact="failed")))
 
 
@@ -374,6 +375,20 @@ def test_a_run_is_shown_with_its_data_tree_and_history(client):
     assert body.count("wf-depth-2") == 2
     for name in ("started", "action.started", "action.failed", "stage.failed", "failed"):
         assert f"<td>{name}</td>" in body
+
+
+def test_a_section_that_has_nothing_to_show_is_left_out(client):
+    def sections(model: str, pk: object) -> list[str]:
+        response = client.get(page_of(model, pk))
+        html(response)
+        return [fieldset.name for fieldset in response.context["adminform"] if fieldset.name]
+
+    failed, parked = web.failed("a"), web.waiting("b")
+    assert sections("run", failed) == ["Error", "Data"]
+    assert sections("run", parked) == ["Data"]
+    charge, wait = "web-order.pay.charge", "web-order.approve"
+    assert sections("node", Node.objects.get(run_id=failed, path=charge).pk) == ["Error", "Data"]
+    assert sections("node", Node.objects.get(run_id=parked, path=wait).pk) == ["Wait", "Data"]
 
 
 def test_a_run_that_waits_shows_what_for_and_one_to_be_run_shows_its_job(client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import uuid
 from datetime import datetime
@@ -699,12 +700,9 @@ def test_a_body_over_djangos_limit_is_400_in_json(client, settings):
 
 
 def test_a_body_that_breaks_off_is_400(operator):
-    class Broken:
+    class Broken(io.RawIOBase):
         def read(self, *args: Any) -> bytes:
             raise OSError("connection reset")
-
-        def close(self) -> None:
-            """Has nothing to close."""
 
     request = RequestFactory().post(f"{ROOT}dispatch/", b"{}", content_type="application/json")
     request.user = operator

@@ -96,6 +96,16 @@ class ReadOnlyAdmin(Base):
         """Which rows a term of the search box means, by columns that have an index."""
         raise NotImplementedError
 
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Without the sections that have nothing to show for this row."""
+        return [
+            section for section in self.fieldsets or () if obj is None or self.has_section(section[0], obj)
+        ]
+
+    def has_section(self, title: Any, obj: Any) -> bool:
+        """Whether the section of that title has anything to show."""
+        return title != "Error" or obj.error is not None
+
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         return [field for _, section in self.get_fieldsets(request, obj) for field in section["fields"]]
 

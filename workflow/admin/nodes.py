@@ -63,6 +63,11 @@ class NodeAdmin(ReadOnlyAdmin):
         within = run_id is not None and ids.ordinal_of(run_id) == 0
         return ("pk",) if within else ("-pk",)
 
+    def has_section(self, title: Any, obj: Node) -> bool:
+        if title == "Wait":
+            return obj.parked_at is not None or obj.wait_outcome is not None
+        return super().has_section(title, obj)
+
     def mask(self, row: Node) -> None:
         secrets = history.secrets_of_run(row.run_id)
         row.output = redact(row.output, secrets=secrets)

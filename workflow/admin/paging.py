@@ -55,6 +55,12 @@ class CappedPaginator(_Paginator):
 class OrderedChangeList(ChangeList):
     """In the order of the ids, whatever the query string asks for: no other order has an index."""
 
+    def get_results(self, request: Any) -> None:
+        super().get_results(request)
+        if self.paginator.capped:
+            # The search box would show the bound as if it were the number of rows; the page's end says what it is.
+            self.full_result_count = self.result_count
+
     def get_ordering(self, request: Any, queryset: Any) -> list[Any]:
         return list(self.model_admin.get_ordering(request))
 

@@ -97,7 +97,7 @@ class RunAdmin(ReadOnlyAdmin):
                     "at": entry.at,
                     "name": shown.text(entry.name),
                     "node": "" if entry.node is None else shown.text(entry.node),
-                    "data": shown.inline(entry.data),
+                    "data": shown.inline(_in_short(entry.data)),
                 }
                 for entry in entries
             ],
@@ -201,6 +201,13 @@ def _runs(count: int) -> str:
 
 def _who(request: HttpRequest) -> str | None:
     return str(request.user.get_username())[: arguments.MAX_TEXT] or None
+
+
+def _in_short(data: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A history entry's data without the traceback, which the run and its node show in full."""
+    if data is None or not isinstance(data.get("error"), dict):
+        return data
+    return {**data, "error": {key: part for key, part in data["error"].items() if key != "traceback"}}
 
 
 def _nodes(run_id: UUID) -> list[Any]:
