@@ -22,6 +22,12 @@ from workflow.store.pipeline import Pipeline, Rows, Statement
 logger = logging.getLogger("workflow")
 
 
+_BY_INDEX = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
+"""A prepared statement keeps the plan that was best when it was first planned: on empty tables that is to read
+all of them, and so it would stay until they are analyzed. Every hot statement goes by a key from a few rows, so
+on a connection of our own it is told to. Behind a pooler nothing is prepared, and nothing is set."""
+
+
 class Port(Protocol):
     async def run(self, statements: Sequence[Statement]) -> list[Rows]:
         """Runs the statements as one transaction; the rows of each. Raises what the driver raises."""
@@ -102,6 +108,8 @@ class AsyncPort:
             cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
             row = await cursor.fetchone()
             direct = row is not None and row[0] == connection.info.backend_pid
+            if direct:
+                await connection.execute(_BY_INDEX, prepare=False)
             self._connection, self._pipeline = connection, Pipeline(connection, prepare=direct)
         return self._pipeline
 
