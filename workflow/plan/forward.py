@@ -3,22 +3,18 @@
 A `Unit` is the plan's working copy of one claimed job: it holds the statuses as they will be once
 the boundary that it returned is settled. A refused boundary ends the unit, so nothing is ever
 taken back here.
-
-Containers are driven by counting: each knows the group it is in and how many of that group's
-members are still live, so that one outcome costs the same in a tree of ten nodes or ten thousand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from workflow import states
-from workflow.definitions import Action, Stage, Tree, Workflow
+from workflow.definitions import Action, Stage, Tree
 from workflow.errors import FailureCode
 from workflow.plan.boundary import (
     AWAIT,
-    DELETE,
     RELEASE,
     Answered,
     Ask,
@@ -35,66 +31,45 @@ from workflow.plan.boundary import (
     Start,
     Suspended,
     Timer,
-    Wake,
 )
-from workflow.plan.branches import States
-from workflow.plan.draft import Draft
 from workflow.plan.faults import Unfit, compact, fault, loss, reason
-from workflow.plan.layout import layout
 from workflow.plan.losses import verdict
-from workflow.plan.order import Order
-from workflow.plan.outputs import Outputs, validated
+from workflow.plan.outputs import validated
+from workflow.plan.settling import Settling
 from workflow.plan.snapshot import RunSnapshot, nest
 from workflow.plan.waits import output_of, park
 from workflow.states import (
     ACTION,
-    CANCELLED,
     COMPLETED,
-    FAILED,
-    NODE_DONE,
     NODE_LIVE,
     PENDING,
     PIPELINE,
     RUNNING,
-    SKIPPED,
     STAGE,
     WAITING,
 )
 
 
-class Unit:
+class Unit(Settling):
     """One claimed unit job: a pipeline, or a stage or action with `via="queue"`."""
 
     def __init__(self, tree: Tree, ordinal: int, run: RunSnapshot) -> None:
-        self.tree = tree
-        self.ordinal = ordinal
-        self.run = run
-        self.run_status = run.status
-        self.status = [node.status for node in run.nodes]
-        self.attempt = [node.attempt for node in run.nodes]
-        self.states = States(tree, ordinal, run)
+        super().__init__(tree, ordinal, run)
         self.inflight: set[int] = set()
         """Nodes whose attempt, gate or pick is at work in this process. A plan that is made anew is told before
         `begin` whose attempts are; questions it asks again, and hears the first answer alone."""
-        self._draft = Draft(self.status, self.attempt)
-        self._outputs = Outputs(tree, run)
-        self._order = Order(tree)
-        self._cursor: dict[int, int] = {}
-        self._open: dict[int, int] = {}
-        self._failures: dict[int, list[int]] = {}
-        self._errors: dict[int, dict[str, Any]] = {}
-        self._later: dict[int, float] = {}
         self._timed: set[int] = set()
+        """Nodes that wait for their turn, and for which a timer runs."""
         self._waits: set[int] = set()
+        """Wait stages that are parked."""
         self._children: set[int] = set()
+        """Nodes with jobs of their own in the groups that are open."""
         self._seen_due: set[int] = set()
+        """Nodes that were not due at the claim, and have been told so."""
         self._resumed: set[int] = set()
+        """Handlers at work that were suspended before."""
         self._spent = ""
         """The last attempt that has failed since the claim: the job's attempt is spent, too."""
-        self._verdict: FailureCode | None = None
-        """While a unit is taken up: user code that is asked outside of attempts has taken its worker too often."""
-        self._held = False
-        """Something can go on only after the run has been read again."""
 
     # --- what the executor calls ----------------------------------------------------------------
 
@@ -115,11 +90,11 @@ class Unit:
         self._verdict = None
         return self._close()
 
-    def advance(self, facts: Iterable[Fact]) -> Move:
+    def advance(self, facts: Sequence[Fact]) -> Move:
         """The next boundary after what just happened."""
         self._draft.open()
         # What an atomic action has settled itself comes before what this boundary will settle.
-        for fact in sorted(facts, key=lambda fact: not (isinstance(fact, Completed) and fact.settled)):
+        for fact in sorted(facts, key=_settles_later) if len(facts) > 1 else facts:
             self._apply(fact)
         return self._close()
 
@@ -305,28 +280,6 @@ class Unit:
         self._later[ordinal] = due
         return True
 
-    def _has_children_at_work(self) -> bool:
-        """Whether a queued stage has queued actions that are somebody else's to settle."""
-        node = self.tree.nodes[self.ordinal]
-        return node.kind == STAGE and any(
-            self.tree.nodes[below].own_job and self.status[below] in NODE_LIVE
-            for below in range(self.ordinal + 1, node.end)
-        )
-
-    def _condemn(self, ordinal: int) -> bool:
-        """Fails a node instead of running user code for it, if there is a verdict."""
-        if self._verdict is None:
-            return False
-        message = f"nothing was at work when the worker was lost ({self.run.last_error})"
-        error = fault(self._verdict, message, self.tree.nodes[ordinal].path)
-        self._fail(ordinal, self._first_failure(range(ordinal + 1, self.tree.nodes[ordinal].end)) or error)
-        return True
-
-    def _first_failure(self, among: Iterable[int]) -> dict[str, Any] | None:
-        """The error of the first of these nodes that had failed at the claim."""
-        rows = [self.run.nodes[ordinal] for ordinal in among if self.run.nodes[ordinal].status == FAILED]
-        return min(rows, key=lambda row: row.completed_seq or 0).error if rows else None
-
     def _ask(self, ordinal: int, event: dict[str, Any] | None = None) -> None:
         if self._condemn(ordinal):
             return
@@ -410,172 +363,6 @@ class Unit:
                 return
         self._complete(ordinal, output, text)
 
-    # --- containers -----------------------------------------------------------------------------
-
-    def _open_container(self, ordinal: int, start: int = 0) -> None:
-        """Enters the first group, from `start` on, that has anything left to do."""
-        groups = self.tree.nodes[ordinal].groups
-        for index in range(start, len(groups)):
-            group = groups[index]
-            live = [member for member in group if self.status[member] in NODE_LIVE]
-            failed = [member for member in group if self.status[member] not in NODE_LIVE + NODE_DONE]
-            if not live and not failed:
-                continue
-            if len(failed) > 1:  # the first to fail is the one that counts
-                failed.sort(key=lambda member: self.run.nodes[member].completed_seq or 0)
-            self._cursor[ordinal] = index
-            self._open[ordinal] = len(live)
-            self._failures[ordinal] = failed
-            if not live:
-                self._container_failed(ordinal)
-                return
-            if len(group) > 1:
-                self.states.open_group(ordinal, [m for m in live if not self.tree.nodes[m].own_job])
-            for member in live:
-                self._enter(member)
-            return
-        self._container_completed(ordinal)
-
-    def _settled(self, ordinal: int) -> None:
-        """A node became terminal: its group, and what follows from it."""
-        if ordinal == self.ordinal:
-            self._unit_over()
-            return
-        parent = self.tree.nodes[ordinal].parent
-        if self.status[ordinal] == FAILED:
-            self._failures[parent].append(ordinal)
-        self._open[parent] -= 1
-        if self._open[parent]:
-            return
-        if self._failures[parent]:
-            self._container_failed(parent)
-        elif parent in self._order.doubtful:
-            self._held = True
-        else:
-            self._open_container(parent, self._cursor[parent] + 1)
-
-    def _container_completed(self, ordinal: int) -> None:
-        node = self.tree.nodes[ordinal]
-        output: str | None = None
-        event: int | None = None
-        if isinstance(node.definition, Stage):
-            if node.definition.output_adapter is not None and self._condemn(ordinal):
-                return
-            try:
-                made = self._outputs.of_stage(ordinal, node.definition, self.status)
-            except Unfit as unfit:
-                self._fail(ordinal, unfit.error)
-                return
-            if made is not None:
-                patch, output = made
-                self._draft.patch(patch, output)
-                self.states.merge(ordinal, patch)
-            event = self._draft.say(states.EVENT_STAGE_COMPLETED, node.path)
-        self._draft.change(ordinal, COMPLETED, output=output, event=event)
-        self._settled(ordinal)
-
-    def _container_failed(self, ordinal: int) -> None:
-        first = self._failures[ordinal][0]
-        error = self._errors.get(first) or self.run.nodes[first].error
-        path = self.tree.nodes[first].path
-        self._fail(ordinal, error or fault(FailureCode.ACTION_FAILED, "the node was cancelled", path))
-
-    def _fail(self, ordinal: int, error: dict[str, Any]) -> None:
-        node = self.tree.nodes[ordinal]
-        self._errors[ordinal] = error
-        event: int | None = None
-        if node.kind == ACTION:
-            data = compact({"error": error, "attempt": self.attempt[ordinal]})
-            event = self._draft.say(states.EVENT_ACTION_FAILED, node.path, data)
-        elif node.kind == STAGE:
-            event = self._draft.say(states.EVENT_STAGE_FAILED, node.path, compact({"error": error}))
-        self._later.pop(ordinal, None)
-        self._draft.change(ordinal, FAILED, error=compact(error), event=event)
-        if node.kind != PIPELINE:
-            self._cover(ordinal, CANCELLED)
-        self._settled(ordinal)
-
-    def _skip(self, ordinal: int) -> None:
-        node = self.tree.nodes[ordinal]
-        name = states.EVENT_ACTION_SKIPPED if node.kind == ACTION else states.EVENT_STAGE_SKIPPED
-        self._draft.say(name, node.path)
-        self._draft.change(ordinal, SKIPPED)
-        self._cover(ordinal, SKIPPED)
-        self._settled(ordinal)
-
-    def _cover(self, ordinal: int, target: str) -> None:
-        """Everything beneath a node that will not run follows it."""
-        for below in range(ordinal + 1, self.tree.nodes[ordinal].end):
-            if self.status[below] in NODE_LIVE:
-                self._draft.change(below, target)
-
-    # --- the unit and the run -------------------------------------------------------------------
-
-    def _unit_over(self) -> None:
-        move = self._draft.move
-        move.done = True
-        if self.tree.nodes[self.ordinal].kind != PIPELINE:
-            self._child_over()
-            return
-        move.boundary.job = DELETE
-        if self.status[self.ordinal] == FAILED:
-            self._run_failed(self._errors[self.ordinal])
-        else:
-            self._next_pipeline()
-
-    def _child_over(self) -> None:
-        """Lets go of a queued child's job, and wakes the parent if the rest of the group is over, too."""
-        boundary = self._draft.move.boundary
-        # Waits that are parked beside it may be all that is left: then the run is `waiting` from here on.
-        boundary.job = AWAIT if layout(self.tree).waits else DELETE
-        node = self.tree.nodes[self.ordinal]
-        parent = self.tree.nodes[node.parent]
-        group = next(group for group in parent.groups if self.ordinal in group)
-        mates = tuple(m for m in group if m != self.ordinal and self.tree.nodes[m].own_job)
-        boundary.wakes.append(Wake(parent.unit, mates))
-
-    def _late(self) -> None:
-        """The unit was over before this claim.
-
-        An atomic action's worker died between the commit and waking the parent; or a parent that read the
-        node while it was pending, and settled after it was over, added its job once more.
-        """
-        self._draft.move.done = True
-        if self.tree.nodes[self.ordinal].kind == PIPELINE:
-            self._draft.move.boundary.job = DELETE
-        else:
-            self._child_over()
-
-    def _next_pipeline(self) -> None:
-        boundary = self._draft.move.boundary
-        for (pipeline,) in self.tree.nodes[0].groups:
-            if self.status[pipeline] not in NODE_DONE:
-                boundary.new_jobs.append(NewJob(states.UNIT, pipeline))
-                return
-        boundary.run_target = COMPLETED
-        self._draft.say(states.EVENT_COMPLETED)
-
-    def _run_failed(self, error: dict[str, Any]) -> None:
-        boundary = self._draft.move.boundary
-        workflow = self.tree.nodes[0].definition
-        assert isinstance(workflow, Workflow)
-        text = compact({"error": error})
-        boundary.run_error = compact(error)
-        boundary.cancel_pending = True
-        if workflow.on_failure == "halt":
-            boundary.run_target = FAILED
-            self._draft.say(states.EVENT_FAILED, None, text)
-            return
-        boundary.run_target = states.COMPENSATING
-        self._draft.say(states.EVENT_COMPENSATING, None, text)
-        boundary.new_jobs.append(NewJob(states.COMPENSATE, 0))
-
-    def _run_goes_on(self, event: str) -> None:
-        if self.run_status != RUNNING:
-            self.run_status = RUNNING
-            self._draft.move.boundary.run_target = RUNNING
-            self._draft.say(event)
-
     # --- closing a move -------------------------------------------------------------------------
 
     def _close(self) -> Move:
@@ -601,6 +388,14 @@ class Unit:
         else:
             raise RuntimeError(f"unit {self.tree.nodes[self.ordinal].path!r} has nothing to do or to await")
         return move
+
+    def _has_children_at_work(self) -> bool:
+        """Whether a queued stage has queued actions that are somebody else's to settle."""
+        node = self.tree.nodes[self.ordinal]
+        return node.kind == STAGE and any(
+            self.tree.nodes[below].own_job and self.status[below] in NODE_LIVE
+            for below in range(self.ordinal + 1, node.end)
+        )
 
     def _forgives(self) -> bool:
         """Whether the job must not go without a release: one that stays, since what it awaits has settled, would
@@ -641,3 +436,7 @@ def _has_gate(definition: object) -> bool:
     wait = definition.wait_for if isinstance(definition, Stage) else None
     correlates = wait is not None and wait.correlate_handler is not None
     return correlates or definition.when is not None or definition.precheck is not None
+
+
+def _settles_later(fact: Fact) -> bool:
+    return not (isinstance(fact, Completed) and fact.settled)

@@ -21,7 +21,7 @@ MAX_CLAIMS: Final = 10
 def verdict(tree: Tree, unit: int, run: RunSnapshot) -> FailureCode | None:
     """How the unit's lease was lost, if that is to fail what it asks outside of attempts; else None."""
     code = loss(run.last_error)
-    if code is None:
+    if code not in (FailureCode.LEASE_HEARTBEAT_LOST, FailureCode.LEASE_ABSOLUTE_CAP):
         return None
     own = [n for n in range(unit, tree.nodes[unit].end) if tree.nodes[n].unit == unit]
     if any(run.nodes[n].status == RUNNING and tree.nodes[n].kind == ACTION for n in own):
