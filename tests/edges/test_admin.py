@@ -6,6 +6,7 @@ import re
 import uuid
 from datetime import timedelta
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from workflow.registry import registry
 from workflow.testing import drain
 
 pytestmark = pytest.mark.django_db
+HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "admin.md"
 MODELS = ["run", "node", "job", "event", "worker"]
 NOBODY = uuid.UUID("01997a5e-6c00-7d41-9b1e-4a5c2f300000")
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m\x85'\""
@@ -446,6 +448,12 @@ def test_the_live_page_is_linked_where_there_is_one(client):
         assert f'<a href="/live/runs/{run_id}/" class="viewsitelink">' in html(
             client.get(page_of("run", run_id))
         )
+
+
+def test_the_how_to_has_the_bounds_that_hold():
+    text = HOW_TO.read_text()
+    for bound in (paging.CAP, LATEST, MOST_NODES, shown.MOST, bulk.MOST):
+        assert f" {bound:,} " in " ".join(text.split()), bound
 
 
 # --- other pages --------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import uuid
 from datetime import datetime
 from typing import Any
@@ -154,6 +155,17 @@ def test_a_session_needs_its_csrf_token(operator):
     assert done.status_code == 200
     assert done.json()["run"]["status"] == "cancelled"
     assert client.get(f"{ROOT}{run_id}/").status_code == 200, "a read needs none"
+
+
+def test_a_token_that_is_kept_in_the_session_counts_as_well(operator, settings):
+    settings.CSRF_USE_SESSIONS = True
+    client = web.client_of(operator, enforce_csrf_checks=True)
+    error(post(client, f"{ROOT}dispatch/", {"workflow": "web-free"}), 403, "CSRF_FAILED")
+    page = client.get(reverse("admin:index")).content.decode()
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+    assert token is not None
+    done = post(client, f"{ROOT}dispatch/", {"workflow": "web-free"}, headers={"X-CSRFToken": token[1]})
+    assert done.status_code == 201
 
 
 def mount(authorize: Any) -> Any:
