@@ -9,10 +9,11 @@ the order in which they were merged.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from workflow.definitions import Tree
-from workflow.plan.layout import layout
+from workflow.plan.layout import layout, visible
 from workflow.plan.snapshot import RunSnapshot, fold, merged, standing
 from workflow.states import PENDING
 
@@ -78,12 +79,7 @@ class States:
 
     def _fold(self, member: int, *, whole_group: bool = False) -> dict[str, Any]:
         """The state of a member's branch, made from the outputs; for the `whole_group`, as it was at its start."""
-        hidden: set[int] = set()
-        branch = member
-        while branch:
-            for mate in self._layout.mates[branch]:
-                if mate != branch or whole_group:
-                    hidden.update(range(mate, self._tree.nodes[mate].end))
-            branch = self._layout.branch[self._tree.nodes[branch].parent]
-            whole_group = False
-        return fold(self._tree, self._run.input, self._run.nodes, hidden)
+        end = self._layout.mates[member][0] if whole_group else len(self._tree.nodes)
+        ranges = visible(self._tree, member)
+        among = chain.from_iterable(range(low, min(high + 1, end)) for low, high in ranges)
+        return fold(self._tree, self._run.input, self._run.nodes, among)

@@ -12,12 +12,14 @@ from workflow.definitions import Stage, Tree
 class Layout:
     """`branch` by ordinal: the nearest ancestor, or itself, that is a parallel member; 0 when there is none.
 
-    `mates` by parallel member: its group, itself included. `folds`: the units that fold a state from outputs
-    when they come back, since they work on a parallel member, or are one. `waits`: some stage waits.
+    `mates` by parallel member: its group, itself included. `crew` by node with a job of its own: those of its
+    group that have one, itself included. `folds`: the units that fold a state from outputs when they come
+    back, since they work on a parallel member, or are one. `waits`: some stage waits.
     """
 
     branch: list[int]
     mates: dict[int, tuple[int, ...]]
+    crew: dict[int, tuple[int, ...]]
     folds: frozenset[int]
     waits: bool
 
@@ -27,8 +29,11 @@ def layout(tree: Tree) -> Layout:
     """The tree's layout, computed once for each definition."""
     branch = [0] * len(tree.nodes)
     mates: dict[int, tuple[int, ...]] = {}
+    crews: dict[int, tuple[int, ...]] = {}
     for node in tree.nodes:
         for group in node.groups:
+            crew = tuple(member for member in group if tree.nodes[member].own_job)
+            crews.update(dict.fromkeys(crew, crew))
             for member in group:
                 if len(group) > 1:
                     branch[member] = member
@@ -37,11 +42,15 @@ def layout(tree: Tree) -> Layout:
                     branch[member] = branch[node.ordinal]
     folds = frozenset(node.unit for node in tree.nodes if branch[node.ordinal])
     waits = any(isinstance(n.definition, Stage) and n.definition.wait_for is not None for n in tree.nodes)
-    return Layout(branch, mates, folds, waits)
+    return Layout(branch, mates, crews, folds, waits)
 
 
-def needed(tree: Tree, unit: int) -> list[tuple[int, int]]:
-    """The ranges of ordinals, both ends included, that a unit reads; 0 for the whole tree (compensation).
+Ranges = list[tuple[int, int]]
+"""Ordinals from the first to the last of each pair, both included."""
+
+
+def needed(tree: Tree, unit: int) -> Ranges:
+    """What a unit reads; 0 for the whole tree (compensation).
 
     A unit reads its own subtree and the pipelines' statuses, and the run's state says the rest. One that
     folds a state also reads what came before it, without its mates' subtrees: these it must not see.
@@ -50,21 +59,23 @@ def needed(tree: Tree, unit: int) -> list[tuple[int, int]]:
     if unit == 0:
         return [(1, last)]
     end = tree.nodes[unit].end - 1
-    facts = layout(tree)
     pipelines = [p for (p,) in tree.nodes[0].groups if not unit <= p <= end]
-    if unit not in facts.folds:
+    if unit not in layout(tree).folds:
         return [*((p, p) for p in pipelines), (unit, end)]
-    hidden: list[tuple[int, int]] = []
-    branch = facts.branch[unit]
+    return visible(tree, unit) + [(p, p) for p in pipelines if p > end]
+
+
+def visible(tree: Tree, ordinal: int) -> Ranges:
+    """What a node may read the outputs of: all that is before it, and its own subtree, without those that run
+    beside it or beside a node that it lies in."""
+    facts = layout(tree)
+    found: Ranges = []
+    last = tree.nodes[ordinal].end - 1
+    branch = facts.branch[ordinal]
     while branch:
-        hidden += [(mate, tree.nodes[mate].end) for mate in facts.mates[branch] if mate != branch]
+        # A group's members lie side by side: those before the branch are left out, those after it come later
+        # than all that is visible.
+        found.append((branch, last))
+        last = facts.mates[branch][0] - 1
         branch = facts.branch[tree.nodes[branch].parent]
-    ranges = []
-    first = 1
-    for low, high in sorted(hidden):
-        if low > first:
-            ranges.append((first, low - 1))
-        first = max(first, high)
-    if first <= end:
-        ranges.append((first, end))
-    return ranges + [(p, p) for p in pipelines if p > end]
+    return [(1, last), *reversed(found)]

@@ -183,14 +183,12 @@ class Settling(ABC):
 
     def _child_over(self) -> None:
         """Lets go of a queued child's job, and wakes the parent if the rest of the group is over, too."""
+        facts = layout(self.tree)
         boundary = self._draft.move.boundary
         # Waits that are parked beside it may be all that is left: then the run is `waiting` from here on.
-        boundary.job = AWAIT if layout(self.tree).waits else DELETE
-        node = self.tree.nodes[self.ordinal]
-        parent = self.tree.nodes[node.parent]
-        group = next(group for group in parent.groups if self.ordinal in group)
-        mates = tuple(m for m in group if m != self.ordinal and self.tree.nodes[m].own_job)
-        boundary.wakes.append(Wake(parent.unit, mates))
+        boundary.job = AWAIT if facts.waits else DELETE
+        parent = self.tree.nodes[self.tree.nodes[self.ordinal].parent]
+        boundary.wakes.append(Wake(parent.unit, facts.crew[self.ordinal]))
 
     def _late(self) -> None:
         """The unit was over before this claim.

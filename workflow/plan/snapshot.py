@@ -60,13 +60,13 @@ def nest(key: str, output: Any) -> dict[str, Any] | None:
     return output if isinstance(output, dict) else {key: output}
 
 
-def fold(tree: Tree, run_input: Any, nodes: list[NodeSnapshot], hidden: Iterable[int] = ()) -> dict[str, Any]:
-    """The state made again from the input and the outputs still standing, in the order of their completion."""
-    skip = frozenset(hidden)
-    seen = (
-        [ordinal for ordinal in range(1, len(nodes)) if ordinal not in skip] if skip else range(1, len(nodes))
-    )
-    return merged(tree, nodes, seed(run_input), standing(tree, nodes, seen))
+def fold(
+    tree: Tree, run_input: Any, nodes: list[NodeSnapshot], among: Iterable[int] | None = None
+) -> dict[str, Any]:
+    """The state made again from the input and the outputs that stand, in the order of their completion; `among`
+    these nodes, or all."""
+    outputs = standing(tree, nodes, range(1, len(nodes)) if among is None else among)
+    return merged(tree, nodes, seed(run_input), outputs)
 
 
 def standing(tree: Tree, nodes: list[NodeSnapshot], among: Iterable[int]) -> list[int]:

@@ -1,10 +1,12 @@
 """Which state a node reads, whoever looks and however often the worker died."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from tests.unit.plan.scene import Scene, act, flow, flows, stage
+from tests.unit.plan.trees import workflows
 from workflow import parallel
-from workflow.plan.snapshot import needed
+from workflow.plan.layout import needed, visible
 
 
 def reads(unit, scene, path):
@@ -56,18 +58,6 @@ def test_a_queued_stage_that_comes_back_to_a_group_reads_what_came_before_it():
     assert reads(scene.take("w.t"), scene, "w.t.b") == {"k": 1}
 
 
-def test_a_unit_reads_no_more_rows_than_it_needs():
-    queued = [act(f"a{n}", via="queue") for n in range(3)]
-    tree = flows([stage("s")], [stage("t", parallel(*queued)), stage("u", parallel(act("a"), act("b")))]).tree
-    place = tree.by_path
-    assert needed(tree, place["p0"].ordinal) == [(place["p1"].ordinal,) * 2, (1, 3)]
-    assert needed(tree, place["p1.t.a1"].ordinal) == [
-        (1, place["p1.t"].ordinal),
-        (place["p1.t.a1"].ordinal,) * 2,
-    ]
-    assert needed(tree, place["p1"].ordinal) == [(1, len(tree.nodes) - 1)]  # for u's inline members
-
-
 def test_what_a_child_adds_between_the_reading_of_the_run_and_of_its_nodes_is_not_missed():
     scene = Scene(flow(stage("s", parallel(act("a", via="queue"), act("b"))), stage("t")))
     parent = scene.take()
@@ -81,3 +71,36 @@ def test_what_a_child_adds_between_the_reading_of_the_run_and_of_its_nodes_is_no
     scene.workers.settle(parent)
     scene.done(parent, "w.s.b", {"b": 1})
     assert reads(parent, scene, "w.t.a") == scene.state == {"a": 1, "b": 1}
+
+
+def test_a_unit_reads_no_more_rows_than_it_needs():
+    queued = [act(f"a{n}", via="queue") for n in range(3)]
+    tree = flows([stage("s")], [stage("t", parallel(*queued)), stage("u", parallel(act("a"), act("b")))]).tree
+    place = {path: node.ordinal for path, node in tree.by_path.items()}
+    assert needed(tree, 0) == [(1, len(tree.nodes) - 1)]
+    assert needed(tree, place["p0"]) == [(place["p1"],) * 2, (1, 3)]
+    assert needed(tree, place["p1.t.a1"]) == [(1, place["p1.t"]), (place["p1.t.a1"],) * 2]
+    assert needed(tree, place["p1"]) == [(1, len(tree.nodes) - 1)]  # for u's inline members
+
+
+@given(workflows())
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_node_may_read_all_before_it_but_what_runs_beside_it(workflow):
+    tree = workflow.tree
+    for node in tree.nodes[1:]:
+        seen = {n for low, high in visible(tree, node.ordinal) for n in range(low, high + 1)}
+        assert seen == {other.ordinal for other in tree.nodes[1 : node.end] if not beside(tree, node, other)}
+
+
+def beside(tree, one, other):
+    """Whether two nodes lie in two members of one parallel group."""
+    up = [one.ordinal]
+    while up[-1]:
+        up.append(tree.nodes[up[-1]].parent)
+    place, below = other.ordinal, None
+    while place not in up:
+        place, below = tree.nodes[place].parent, place
+    if below is None or place == one.ordinal:
+        return False
+    mine = up[up.index(place) - 1]
+    return any(mine in group and below in group for group in tree.nodes[place].groups)
