@@ -11,10 +11,12 @@ Pure, and called once per action, hence the fast paths: None and flat dicts take
 
 from __future__ import annotations
 
+import cmath
 import dataclasses
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from enum import Enum
 from types import GeneratorType
 from typing import Any
@@ -184,6 +186,13 @@ class _Walk:
             self.large_float = True
         return value
 
+    def number(self, value: Decimal | complex) -> str:
+        """A number that JSON writes as text, like ``"1.10"``; one that is none is refused as a float's is."""
+        if not (value.is_finite() if isinstance(value, Decimal) else cmath.isfinite(value)):
+            raise _Fault(f"{value} cannot be stored: it is no finite number")
+        (text,) = _by_pydantic(lambda: [to_jsonable_python(value)], value)
+        return self.text(text)
+
     def mapping(self, container: object, items: dict[Any, Any], depth: int) -> dict[str, Any]:
         if depth > MAX_DEPTH:
             raise _TooDeep
@@ -247,6 +256,8 @@ class _Walk:
             return self.whole(int.__int__(value))
         if isinstance(value, float):
             return self.real(float.__float__(value))
+        if isinstance(value, Decimal | complex):
+            return self.number(value)
         if isinstance(value, dict):
             return self.mapping(value, value, depth)
         if isinstance(value, list | tuple | set | frozenset | deque | GeneratorType):
