@@ -111,7 +111,7 @@ def _unserved(runs: Unserved) -> Warning:
             f"This code does not serve it either: keep workers of the release that does, or give the workflow "
             f"compatible_versions=({runs.version},)."
         )
-    elif runs.other_queues:
+    elif runs.queue is not None:
         hint = f'Start a worker that takes the queue "{runs.queue}".'
     else:
         hint = "This code serves it: the runs go on once a worker of it is up."

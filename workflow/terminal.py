@@ -308,14 +308,18 @@ def _row(run: RunInfo, now: datetime) -> tuple[str, ...]:
     )
 
 
-def runs_lines(runs: Iterable[RunInfo], now: datetime) -> list[str]:
-    """Runs as plain lines with aligned columns, headings first."""
-    rows = [_HEADINGS, *(_row(run, now) for run in runs)]
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of printable cells as plain lines with aligned columns."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def runs_lines(runs: Iterable[RunInfo], now: datetime) -> list[str]:
+    """Runs as plain lines with aligned columns, headings first."""
+    return columns([_HEADINGS, *(_row(run, now) for run in runs)])
 
 
 def runs_view(runs: Sequence[RunInfo], now: datetime) -> Table:
@@ -338,6 +342,12 @@ def runs_view(runs: Sequence[RunInfo], now: datetime) -> Table:
 
 
 # Changes, one line each
+
+
+def run_line(run: RunInfo, now: datetime) -> str:
+    """That a run, one of many, was seen to be in a status."""
+    what = printable(f"run {run.id}  {run.workflow} v{run.version}  {run.status}")
+    return f"{moment(now)[11:]}  {what}  {error_line(run.error)}".rstrip()
 
 
 def changes(before: RunStatus | None, after: RunStatus, now: datetime) -> list[str]:

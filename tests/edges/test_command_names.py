@@ -21,10 +21,10 @@ from django.utils import autoreload
 import workflow.management
 from workflow.management import finder
 
-CONTRACT = {
+COMMANDS = {
     f"workflow:{name}"
     for name in (
-        "worker", "sweep", "list", "status", "dispatch", "retry", "cancel", "resume", "publish", "prune",
+        "worker", "sweep", "list", "status", "top", "dispatch", "retry", "cancel", "resume", "publish", "prune",
     )
 }  # fmt: skip
 PACKAGE = Path(workflow.__file__).parent
@@ -88,17 +88,17 @@ def section(help_text: str, app: str) -> set[str]:
 def test_stock_manage_py_lists_exactly_the_commands(python):
     result = python("manage.py", "help")
     assert result.returncode == 0, result.stderr
-    assert section(result.stdout, "workflow") == CONTRACT
+    assert section(result.stdout, "workflow") == COMMANDS
     assert section(result.stdout, "neighbour") == {"nextdoor"}
     assert section(result.stdout, "auth") == {"changepassword", "createsuperuser"}
     names = python("manage.py", "help", "--commands").stdout.split()
-    assert set(names) >= CONTRACT
+    assert set(names) >= COMMANDS
     assert len(names) == len(set(names))
 
 
 def test_python_m_django_lists_them_too(python):
     result = python("-m", "django", "help", DJANGO_SETTINGS_MODULE="shopfront.settings")
-    assert section(result.stdout, "workflow") == CONTRACT
+    assert section(result.stdout, "workflow") == COMMANDS
 
 
 def test_without_settings_django_lists_its_own_commands_alone(python):
@@ -108,7 +108,7 @@ def test_without_settings_django_lists_its_own_commands_alone(python):
     assert "runserver" in section(result.stdout, "django")
 
 
-@pytest.mark.parametrize("name", sorted(CONTRACT))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_explains_itself_without_a_database(python, name):
     result = python("manage.py", name, "--help")
     assert result.returncode == 0, result.stderr
@@ -138,7 +138,7 @@ def test_shells_can_complete_the_names(python):
         "manage.py", DJANGO_AUTO_COMPLETE="1", COMP_WORDS="manage.py workflow:", COMP_CWORD="1",
         DJANGO_SETTINGS_MODULE="shopfront.settings",
     )  # fmt: skip
-    assert set(result.stdout.split()) == CONTRACT
+    assert set(result.stdout.split()) == COMMANDS
     options = python(
         "manage.py", DJANGO_AUTO_COMPLETE="1", COMP_WORDS="manage.py workflow:prune --d", COMP_CWORD="2",
         DJANGO_SETTINGS_MODULE="shopfront.settings",
@@ -160,7 +160,7 @@ def test_the_names_are_known_as_soon_as_apps_are_before_any_is_ready(python, pro
     )
     first = SETTINGS.replace('["django', '["neighbour", "django').replace(', "neighbour"]', "]")
     (project / "shopfront" / "settings.py").write_text(first)
-    assert python("manage.py", "nextdoor").stdout.splitlines() == ["10", "here is next door"]
+    assert python("manage.py", "nextdoor").stdout.splitlines() == [str(len(COMMANDS)), "here is next door"]
 
 
 def test_looking_into_the_folder_too_early_spoils_nothing(python):
@@ -202,14 +202,14 @@ def test_an_install_in_a_zip_file_works(python, project):
     result = python(
         "-c", textwrap.dedent(code), path=str(archive), DJANGO_SETTINGS_MODULE="shopfront.settings"
     )
-    assert set(result.stdout.split()) == CONTRACT, result.stderr
+    assert set(result.stdout.split()) == COMMANDS, result.stderr
 
 
 def test_a_package_reached_through_a_symbolic_link_works(python, project):
     (project / "linked").mkdir()
     (project / "linked" / "workflow").symlink_to(PACKAGE, target_is_directory=True)
     result = python("manage.py", "help", path=str(project / "linked"))
-    assert section(result.stdout, "workflow") == CONTRACT
+    assert section(result.stdout, "workflow") == COMMANDS
 
 
 # In this process
@@ -217,11 +217,11 @@ def test_a_package_reached_through_a_symbolic_link_works(python, project):
 
 def test_django_knows_the_commands():
     assert (
-        {name for name, app in get_commands().items() if app == "workflow"} == CONTRACT == set(finder.names())
+        {name for name, app in get_commands().items() if app == "workflow"} == COMMANDS == set(finder.names())
     )
 
 
-@pytest.mark.parametrize("name", sorted(CONTRACT))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_django_loads_each_command_from_its_file(name):
     command = load_command_class("workflow", name)
     assert type(command).__module__ == f"workflow.management.cli.{name.removeprefix('workflow:')}"
@@ -249,13 +249,13 @@ def test_the_hook_is_there_once_and_answers_for_one_folder():
         with pytest.raises(ImportError):
             finder.CommandFinder(path)
     answering = finder.CommandFinder(str(PACKAGE / "management" / ".." / "management" / "commands"))
-    assert {name for name, _ in answering.iter_modules()} == CONTRACT
-    assert {name for name, _ in answering.iter_modules("x.")} == {f"x.{name}" for name in CONTRACT}
+    assert {name for name, _ in answering.iter_modules()} == COMMANDS
+    assert {name for name, _ in answering.iter_modules("x.")} == {f"x.{name}" for name in COMMANDS}
 
 
 def test_walking_the_package_and_autoreload_cope_with_the_names():
     walked = pkgutil.walk_packages(workflow.management.__path__, "workflow.management.", onerror=pytest.fail)
-    assert {f"workflow.management.commands.{name}" for name in CONTRACT} <= {module.name for module in walked}
+    assert {f"workflow.management.commands.{name}" for name in COMMANDS} <= {module.name for module in walked}
     load_command_class("workflow", "workflow:list")
     assert PACKAGE / "management" / "cli" / "list.py" in autoreload.iter_all_python_module_files()
 
@@ -288,7 +288,7 @@ def own_options(name: str) -> set[str]:
 def test_the_reference_names_every_command_and_option_and_no_other():
     text = (REPOSITORY / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## (workflow:\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
-    assert set(sections) == CONTRACT == set(re.findall(r"\[`(workflow:\w+)`\]\(#", text))
+    assert set(sections) == COMMANDS == set(re.findall(r"\[`(workflow:\w+)`\]\(#", text))
     for name, section_text in sections.items():
         usage = re.search(r"^    workflow:.*(?:\n      +.*)*", section_text, re.MULTILINE)
         assert usage is not None, name

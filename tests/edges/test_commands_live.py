@@ -305,6 +305,85 @@ def test_a_run_that_is_pruned_while_watched_is_one_line(start):
     assert str(run_id) in err
 
 
+# top, list --watch
+
+
+def left_as_it_was(screen: Screen) -> bool:
+    """The other screen and the hidden cursor were asked for once, and given back once."""
+    return all(screen.text.count(on) == screen.text.count(off) == 1 for on, off in (
+        ("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h"),
+    ))  # fmt: skip
+
+
+def test_top_on_a_terminal_is_redrawn_until_ctrl_c(start, screen):
+    showing = start("workflow:top", "--interval", "0.1", stdout=screen.follower)
+    screen.read_until("nothing is due")
+    dispatched("tearoom-happy", queue="oolong")
+    screen.read_until("oolong")
+    screen.read_until("no live worker serves tearoom-happy v1, which has 1 live run")
+    showing.send_signal(signal.SIGINT)
+    screen.read_rest(showing)
+    assert finish(showing)[0] == 130
+    assert left_as_it_was(screen)
+    assert "Traceback" not in screen.text
+
+
+def test_top_shows_a_worker_and_what_it_does(start, worker, screen, tmp_path):
+    dispatched("tearoom-slow", file=str(tmp_path / "ready"))
+    showing = start("workflow:top", "--interval", "0.1", stdout=screen.follower)
+    screen.read_until("1 worker alive, 1 of 4 slots busy")
+    screen.read_until("1/4")
+    showing.terminate()
+    screen.read_rest(showing)
+    assert showing.wait(30) == 143
+    assert left_as_it_was(screen), "also when it is told to end"
+    (tmp_path / "ready").touch()
+
+
+def test_top_in_a_pipe_leaves_by_itself(start):
+    code, out, err = finish(start("workflow:top", "--interval", "1000"))
+    assert (code, err) == (0, "")
+    assert out.startswith("20")
+    assert "\x1b" not in out
+
+
+def test_a_list_on_a_terminal_is_redrawn_until_ctrl_c(start, screen):
+    listing = start("workflow:list", "--watch", stdout=screen.follower)
+    screen.read_until("No runs.")
+    runs = [dispatched("tearoom-happy") for _ in range(60)]
+    screen.read_until(str(runs[-1]))
+    workflows.cancel(runs[-1])
+    screen.read_until("cancelled")
+    listing.send_signal(signal.SIGINT)
+    screen.read_rest(listing)
+    assert finish(listing)[0] == 130
+    assert left_as_it_was(screen)
+    assert str(runs[0]) not in screen.text, "no more than the screen has lines for"
+
+
+def test_a_list_in_a_pipe_tells_each_change(start):
+    first = dispatched("tearoom-happy")
+    listing = start("workflow:list", "--watch", "--workflow", "tearoom-happy")
+    assert next_line(listing).split()[1:] == ["run", str(first), "tearoom-happy", "v1", "pending"]
+    second = dispatched("tearoom-happy")
+    assert next_line(listing).split()[2] == str(second)
+    dispatched("tearoom-slow")
+    workflows.cancel(first)
+    assert next_line(listing).split()[1:] == ["run", str(first), "tearoom-happy", "v1", "cancelled"]
+    listing.send_signal(signal.SIGINT)
+    assert finish(listing) == (130, "", "")
+
+
+def test_a_list_as_json_prints_a_run_for_each_change(start):
+    run_id = dispatched("tearoom-happy")
+    listing = start("workflow:list", "--watch", "--json")
+    assert json.loads(next_line(listing)) == workflows.status(run_id).run.model_dump(mode="json")
+    workflows.cancel(run_id)
+    assert json.loads(next_line(listing))["status"] == "cancelled"
+    listing.send_signal(signal.SIGINT)
+    assert finish(listing) == (130, "", "")
+
+
 # worker
 
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection, connections, transaction
@@ -25,7 +26,8 @@ from workflow.management.output import Output
 from workflow.models import Run, Worker
 from workflow.registry import registry
 from workflow.store import workers as store
-from workflow.store.workers import unserved_now, unserved_run
+from workflow.store.ports import AsyncPort, connection_parameters
+from workflow.store.workers import Unserved, unserved, unserved_now, unserved_run
 
 TOLD = "no live worker serves unserved-soup v2"
 
@@ -65,10 +67,8 @@ def soup(queue: str = "default") -> uuid.UUID:
     return workflows.dispatch(SOUP, {}, queue=queue).run_id
 
 
-def look() -> list[tuple[str, int, str, int, bool]]:
-    return [
-        (runs.workflow, runs.version, runs.queue, runs.runs, runs.other_queues) for runs in unserved_now()
-    ]
+def look() -> list[tuple[str, int, str | None, int]]:
+    return [(runs.workflow, runs.version, runs.queue, runs.runs) for runs in unserved_now()]
 
 
 pytestmark = pytest.mark.django_db
@@ -79,7 +79,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_run_is_served_by_a_live_worker_of_its_version() -> None:
     soup()
-    assert look() == [("unserved-soup", 2, "default", 1, False)]
+    assert look() == [("unserved-soup", 2, None, 1)]
     worker(entry())
     assert look() == []
 
@@ -122,7 +122,7 @@ def test_a_version_that_a_worker_takes_on_is_served() -> None:
 def test_a_worker_of_other_queues_does_not_serve_it() -> None:
     slow, fast = soup("slow"), soup("fast")
     worker(entry(), queues=("fast", "faster"))
-    assert look() == [("unserved-soup", 2, "slow", 1, True)]
+    assert look() == [("unserved-soup", 2, "slow", 1)]
     assert unserved_run(fast) is None
     [runs] = unserved_now()
     assert runs.reason == TOLD + ' in the queue "slow"'
@@ -133,6 +133,14 @@ def test_another_tree_of_the_same_version_is_taken_on_by_path_as_the_worker_does
     soup()
     worker({**entry(), "fingerprint": "another"})
     assert look() == []
+
+
+def test_queues_are_told_apart_only_where_they_are_what_is_missing() -> None:
+    for queue in ("slow", "fast", "fast"):
+        soup(queue)
+    assert look() == [("unserved-soup", 2, None, 3)]
+    worker(entry(), queues=("medium",))
+    assert look() == [("unserved-soup", 2, "fast", 2), ("unserved-soup", 2, "slow", 1)]
 
 
 def test_runs_are_counted_and_the_oldest_is_named() -> None:
@@ -154,10 +162,27 @@ def test_a_run_that_is_over_needs_nobody() -> None:
 
 def test_a_look_takes_so_many_runs_from_either_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MOST_RUNS", 2)
+    worker(entry(), queues=("kitchen",))
     for queue in ("old", "old", "middle", "new", "new"):
         soup(queue)
-    assert [(queue, count) for _, _, queue, count, _ in look()] == [("new", 2), ("old", 2)]
+    assert [(queue, count) for _, _, queue, count in look()] == [("new", 2), ("old", 2)]
     assert "which has 2 or more live runs" in str(unserved_now()[0])
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_workers_own_connection_gives_the_same() -> None:
+    def prepare() -> list[Unserved]:
+        soup("slow"), worker(entry(), queues=("fast",))
+        return unserved_now()
+
+    expected = await sync_to_async(prepare)()
+    parameters = await sync_to_async(connection_parameters)()
+    port = AsyncPort(lambda: parameters, "test")
+    try:
+        assert len(expected) == 1
+        assert await unserved(port) == expected
+    finally:
+        await port.close()
 
 
 def test_a_real_worker_says_what_it_takes_on(transactional_db: None) -> None:

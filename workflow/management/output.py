@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable
-from typing import IO, Any, cast
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import IO, Any, NoReturn, cast
 
 from django.core.management.base import OutputWrapper
 from rich.console import Console, RenderableType
+from rich.live import Live
 
 
 class _Stream:
@@ -34,6 +41,23 @@ class _Stream:
         return int(self._wrapper.fileno())
 
 
+@contextlib.contextmanager
+def _terminated() -> Iterator[None]:
+    """SIGTERM leaves as an exception does, or else the terminal would be left as it was drawn on."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class Output:
     """`rich` tells whether people get views in colours: on a terminal, or with --force-color."""
 
@@ -48,6 +72,11 @@ class Output:
             emoji=False,
             highlight=False,
         )
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a screen on which a picture can be drawn again and again."""
+        return self._stream.isatty() and not self.console.is_dumb_terminal
 
     @property
     def ascii_only(self) -> bool:
@@ -73,3 +102,22 @@ class Output:
             self.console.print(view())
         else:
             self.lines(lines())
+
+    def redraw(self, view: Callable[[int], RenderableType], interval: float) -> NoReturn:
+        """Draws `view(rows)` on a screen of its own every `interval` seconds, until Ctrl-C (KeyboardInterrupt).
+
+        `rows` is how many lines there are; what is longer is cut off. Afterwards the terminal shows what it did before.
+        """
+        with (
+            _terminated(),
+            Live(
+                console=self.console,
+                screen=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            ) as live,
+        ):
+            while True:
+                live.update(view(self.console.height), refresh=True)
+                time.sleep(interval)

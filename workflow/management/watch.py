@@ -1,22 +1,30 @@
-"""Following a run until it is over: redrawn in place on a terminal, one line for each change elsewhere."""
+"""Following a run until it is over, or a list of runs until Ctrl-C.
+
+Redrawn in place on a terminal, one line for each change elsewhere.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NoReturn
 from uuid import UUID
 
 from django.utils import timezone
+from rich.console import RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from workflow import states, terminal, workflows
 from workflow.management.output import Output
 from workflow.redact import redact_status
-from workflow.results import RunStatus
+from workflow.results import RunInfo, RunPage, RunStatus
 from workflow.store.workers import unserved_run
 
 INTERVAL = 0.5
-"""Seconds between two looks."""
+"""Seconds between two looks at a run."""
+LIST_INTERVAL = 1.0
+"""Seconds between two looks at a list."""
 
 See = Callable[[RunStatus | None, RunStatus], None]
 """Told of each look: what was seen before (None at first), what is seen now."""
@@ -103,3 +111,29 @@ class _Changes:
         before, self._reason = self._reason, unserved(status)
         if self._reason and self._reason != before:
             self._output.line(f"{terminal.moment(now)[11:]}  {terminal.one_line(self._reason)}")
+
+
+def follow_list(
+    look: Callable[[int], RunPage], limit: int, output: Output, *, as_json: bool = False
+) -> NoReturn:
+    """Shows what `look(limit)` finds, again and again: as a picture on a terminal, elsewhere what has changed.
+
+    The runs it gives are redacted already. A changed run is one line, of JSON with `as_json`.
+    """
+    if output.live and not as_json:
+        output.redraw(lambda rows: _runs_view(look(max(min(limit, rows - 1), 1))), LIST_INTERVAL)
+    seen: dict[UUID, RunInfo] = {}
+    while True:
+        runs = look(limit).items
+        for run in reversed(runs):
+            before = seen.get(run.id)
+            if as_json and run != before:
+                output.json(run.model_dump(mode="json"), indent=None)
+            elif not as_json and (before is None or before.status != run.status):
+                output.line(terminal.run_line(run, timezone.now()))
+        seen = {run.id: run for run in runs}
+        time.sleep(LIST_INTERVAL)
+
+
+def _runs_view(page: RunPage) -> RenderableType:
+    return terminal.runs_view(page.items, timezone.now()) if page.items else Text("No runs.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_PAIRS: Final = """
+PAIRS: Final = """
 pairs AS (
     (SELECT j.queue, j.priority FROM workflow_job AS j
      WHERE j.lease_token IS NULL ORDER BY j.queue, j.priority LIMIT 1)
@@ -23,7 +23,7 @@ pairs AS (
 
 def _claim(which: str) -> str:
     return f"""
-WITH RECURSIVE {_PAIRS}, due AS MATERIALIZED (
+WITH RECURSIVE {PAIRS}, due AS MATERIALIZED (
     SELECT j.id
     FROM pairs AS p CROSS JOIN LATERAL (
         SELECT j.id, j.priority, j.available_at FROM workflow_job AS j
@@ -60,7 +60,7 @@ WHERE r.id IN (SELECT j.run_id FROM workflow_job AS j
 """The runs of the jobs that CLAIM took in the same transaction."""
 
 NEXT_DUE: Final = f"""
-WITH RECURSIVE {_PAIRS}
+WITH RECURSIVE {PAIRS}
 SELECT extract(epoch FROM min(following.available_at) - now())::float8
 FROM pairs AS p CROSS JOIN LATERAL (
     SELECT j.available_at FROM workflow_job AS j

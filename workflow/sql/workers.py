@@ -41,16 +41,17 @@ served AS MATERIALIZED (
         jsonb_build_array(s.entry->'version') || coalesce(s.entry->'compatible', '[]')
     ) AS v(version)
 ), looked_at AS MATERIALIZED ({{looked_at}})
-SELECT l.workflow, l.version, l.queue, count(*), min(l.id::text), min(l.created_at),
-       EXISTS (SELECT FROM served AS s WHERE s.workflow = l.workflow AND s.version = l.version::text),
-       (SELECT count(*) FROM looked_at)
+SELECT l.workflow, l.version, p.queue, count(*), min(l.id::text), min(l.created_at), (SELECT count(*) FROM looked_at)
 FROM looked_at AS l
-GROUP BY l.workflow, l.version, l.queue
-HAVING NOT EXISTS (
+LEFT JOIN (SELECT DISTINCT workflow, version FROM served) AS elsewhere
+    ON elsewhere.workflow = l.workflow AND elsewhere.version = l.version::text
+CROSS JOIN LATERAL (SELECT CASE WHEN elsewhere.workflow IS NOT NULL THEN l.queue END AS queue) AS p
+GROUP BY l.workflow, l.version, p.queue
+HAVING p.queue IS NULL OR NOT EXISTS (
     SELECT FROM served AS s WHERE s.workflow = l.workflow AND s.version = l.version::text
-    AND (s.queues = '[]' OR s.queues @> to_jsonb(l.queue))
+    AND (s.queues = '[]' OR s.queues @> to_jsonb(p.queue))
 )
-ORDER BY l.workflow, l.version, l.queue
+ORDER BY l.workflow, l.version, p.queue
 """
 _RUN: Final = """
 SELECT r.id, r.workflow, r.version, r.queue, r.created_at FROM workflow_run AS r WHERE r.finished_at IS NULL"""
@@ -58,7 +59,8 @@ SELECT r.id, r.workflow, r.version, r.queue, r.created_at FROM workflow_run AS r
 UNSERVED: Final = _UNSERVED.format(
     looked_at=f"({_RUN} ORDER BY r.id LIMIT %s) UNION ({_RUN} ORDER BY r.id DESC LIMIT %s)"
 )
-"""Live runs that no live worker would go on with, by workflow, version and queue: how many, and the oldest.
+"""Live runs that no live worker would go on with, by workflow and version: how many, and the oldest. Where workers of
+the version are alive but not in the runs' queue, by queue too; else the queue is NULL.
 
 Looks at so many of the oldest and of the newest live runs, along `workflow_run_live`: what nobody serves was either
 dispatched just now, or is left over from a release that is gone."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from workflow import states, terminal, workflows
+from workflow.management import watch
 from workflow.management.base import WorkflowCommand, asking, number, refusal
 from workflow.redact import redact_run
+from workflow.results import RunPage
 
 
 class Command(WorkflowCommand):
@@ -29,28 +32,39 @@ class Command(WorkflowCommand):
             "--json", action="store_true", help='print {"items": [...], "next": cursor or null}'
         )
 
+        parser.add_argument("--watch", action="store_true", help="go on until Ctrl-C, looking every second")
+
     def run(self, **options: Any) -> None:
         if options["status"] is not None and options["status"] not in states.RUN_STATUSES:
             raise refusal(
                 f"--status must be one of {', '.join(states.RUN_STATUSES)}, not {options['status']!r}"
             )
         limit = number(options["limit"], "--limit", int, 1)
+        look = functools.partial(self._look, options)
+        if options["watch"]:
+            watch.follow_list(look, 50 if limit is None else limit, self.output, as_json=options["json"])
+        self._print(look(50 if limit is None else limit), as_json=options["json"])
+
+    def _look(self, options: dict[str, Any], limit: int) -> RunPage:
         with asking():
             page = workflows.list(
                 workflow=options["workflow"],
                 status=options["status"],
                 correlation_id=options["correlation"],
-                limit=50 if limit is None else limit,
+                limit=limit,
                 after=options["after"],
             )
-        items = [redact_run(item) for item in page.items]
-        if options["json"]:
-            cursor = None if page.next is None else str(page.next)
-            self.output.json({"items": [item.model_dump(mode="json") for item in items], "next": cursor})
-        elif not items:
+        return page.model_copy(update={"items": [redact_run(item) for item in page.items]})
+
+    def _print(self, page: RunPage, as_json: bool) -> None:
+        if as_json:
+            self.output.json(page.model_dump(mode="json"))
+        elif not page.items:
             self.output.line("No runs.")
         else:
             now = timezone.now()
-            self.output.show(lambda: terminal.runs_view(items, now), lambda: terminal.runs_lines(items, now))
+            self.output.show(
+                lambda: terminal.runs_view(page.items, now), lambda: terminal.runs_lines(page.items, now)
+            )
             if page.next is not None:
                 self.output.line(f"More: --after {terminal.printable(page.next)}")
