@@ -1,8 +1,9 @@
 """Named places around commits where a test can make a process stop, raise or die. Off: one look-up in an empty dict.
 
 `WORKFLOW_FAILPOINTS` in the environment of a worker process arms them: `name=action[@n]`, separated by
-commas. `action` is `kill` (SIGKILL to oneself), `stop` (SIGSTOP to oneself), `raise` or `sleep:<seconds>`;
-`@n` acts on the n-th hit only, counted from 1, else on each. Names may end in `*`.
+commas. `action` is `kill` (SIGKILL to oneself), `stop` (SIGSTOP to oneself), `raise`, `sleep:<seconds>` or
+`lose` (as if the connection had died right there); `@n` acts on the n-th hit only, counted from 1, else on each.
+Names may end in `*`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import time
 from collections import Counter
 from fnmatch import fnmatchcase
 
+import psycopg
+from django.db import OperationalError
+
 NAMES = (
     "claim.before",
     "claim.after",
     "settle.before",
+    "settle.answer",
     "settle.after",
     "attempt.before",
     "attempt.after",
@@ -34,6 +39,10 @@ NAMES = (
 
 class Failpoint(Exception):
     """Raised by an armed failpoint."""
+
+
+class Lost(psycopg.OperationalError, OperationalError):
+    """What the driver raises when a connection dies, and what Django makes of it."""
 
 
 def _parse(text: str) -> dict[str, tuple[str, int | None]]:
@@ -74,5 +83,7 @@ def _act(name: str, action: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif action.startswith("sleep:"):
         time.sleep(float(action.removeprefix("sleep:")))
+    elif action == "lose":
+        raise Lost(f"failpoint {name}")
     else:
         raise Failpoint(name)

@@ -78,6 +78,11 @@ def _sleep(ctx: Context, number: float) -> None:
     time.sleep(number)
 
 
+def _block(ctx: Context, number: float) -> None:
+    """In an `async` handler: nothing else on the loop runs meanwhile."""
+    time.sleep(number)
+
+
 def _hold(ctx: Context, number: float) -> None:
     """Ends early when asked to."""
     if ctx.signal.wait(number):
@@ -187,6 +192,7 @@ _DEEDS: dict[str, Callable[[Context, float], None]] = {
     "retry": _retry,
     "kill": _kill,
     "sleep": _sleep,
+    "block": _block,
     "hold": _hold,
     "spin": _spin,
     "stubborn": _stubborn,

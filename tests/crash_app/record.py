@@ -20,7 +20,6 @@ from django.db import connections
 
 from workflow.conf import conf
 from workflow.context import Context
-from workflow.store.ports import connection_parameters
 
 NAME = "crash recorder"
 """Its `application_name`: whoever terminates connections leaves this one alone."""
@@ -51,6 +50,14 @@ _connection: psycopg.Connection[Any] | None = None
 _parameters: dict[str, Any] | None = None
 
 
+def _where() -> dict[str, Any]:
+    """psycopg's arguments for the database that Django uses. May be asked on an event loop."""
+    parameters = dict(connections[conf.DATABASE].get_connection_params())
+    for name in ("cursor_factory", "context", "prepare_threshold"):
+        parameters.pop(name, None)
+    return {**parameters, "application_name": NAME}
+
+
 def _execute(sql: str, parameters: tuple[Any, ...]) -> None:
     """Each statement may be repeated: its outcome is unknown when the connection dies."""
     global _connection, _parameters
@@ -59,11 +66,9 @@ def _execute(sql: str, parameters: tuple[Any, ...]) -> None:
         while True:
             try:
                 if _parameters is None:
-                    _parameters = connection_parameters()
+                    _parameters = _where()
                 if _connection is None or _connection.closed:
-                    _connection = psycopg.connect(
-                        **{**_parameters, "application_name": NAME}, autocommit=True, prepare_threshold=None
-                    )
+                    _connection = psycopg.connect(**_parameters, autocommit=True, prepare_threshold=None)
                 _connection.execute(sql, parameters)
                 return
             except psycopg.OperationalError:

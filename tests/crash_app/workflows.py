@@ -22,6 +22,7 @@ tour = Workflow(
 """Meets every kind of boundary once."""
 
 plain = Workflow("plain", stages=[Stage("s", actions=[act("a")])])
+calm = Workflow("calm", stages=[Stage("s", actions=[act("a", "async")])])
 quick = Workflow("quick", stages=[Stage("s", actions=[act("a", "async", undo=False)])])
 atomic = Workflow("atomic", stages=[Stage("s", actions=[act("a", "atomic")])])
 pair = Workflow("pair", stages=[Stage("s", actions=[act("a"), act("b")])])

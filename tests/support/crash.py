@@ -101,7 +101,7 @@ def idle(within: float = 60) -> None:
     eventually(lambda: not Job.objects.filter(lease_token__isnull=False).exists(), within)
 
 
-def take_over(seconds: float = 120) -> int:
+def take_over(seconds: float = 600) -> int:
     """The leases of workers that were killed run out and are swept up; what comes back is due at once.
 
     Time passes for everybody: no living worker may hold a lease meanwhile. Returns how many jobs came back.

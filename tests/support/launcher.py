@@ -2,8 +2,11 @@
 
     python -m tests.support.launcher
 
-Reads one JSON object a line, `{"log": PATH, "failpoints": TEXT, "settings": {...}, "options": {...}}`, and
-answers `{"started": PID}`; whenever a worker ends it writes `{"ended": PID, "code": CODE}` (negative: the
+Reads one JSON object a line,
+
+    {"log": PATH, "failpoints": TEXT, "settings": {...}, "conn_max_age": SECONDS, "options": {...}}
+
+and answers `{"started": PID}`; whenever a worker ends it writes `{"ended": PID, "code": CODE}` (negative: the
 signal). A worker is a session leader of its own and calls what `workflow:worker` calls. At the end of its
 input it leaves; the workers that still run are its reader's to end.
 """
@@ -26,6 +29,7 @@ def main() -> None:
 
     django.setup()
     from django.conf import settings
+    from django.db import connections
 
     from workflow import failpoints, worker
     from workflow.worker import process
@@ -40,6 +44,7 @@ def main() -> None:
         os.dup2(log, 2)
         settings.WORKFLOW = order["settings"]
         failpoints.arm(order["failpoints"])
+        connections["default"].settings_dict["CONN_MAX_AGE"] = order["conn_max_age"]
         os._exit(worker.run(**order["options"]))
 
     children: set[int] = set()

@@ -137,7 +137,13 @@ class Launcher:
         )
         threading.Thread(target=self._listen, name="launcher", daemon=True).start()
 
-    def start(self, failpoints: str = "", settings: dict[str, Any] | None = None, **options: Any) -> Worker:
+    def start(
+        self,
+        failpoints: str = "",
+        settings: dict[str, Any] | None = None,
+        conn_max_age: int | None = 0,
+        **options: Any,
+    ) -> Worker:
         """One more worker. `settings` are added to `SETTINGS`; `options` are those of `workflow.worker.run`."""
         self._count += 1
         log = self._folder / f"worker-{self._count}.log"
@@ -145,6 +151,7 @@ class Launcher:
             "log": str(log),
             "failpoints": failpoints,
             "settings": {**SETTINGS, **(settings or {})},
+            "conn_max_age": conn_max_age,
             "options": options,
         }
         self._log = log

@@ -6,16 +6,20 @@ fact. `run` is for plain functions and is called in a thread of its own; `arun` 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from asgiref.sync import async_to_sync
+import psycopg
+from asgiref.sync import SyncToAsync, async_to_sync
 from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from pydantic import TypeAdapter, ValidationError
 
 from workflow import failpoints, payload, retry
@@ -26,12 +30,14 @@ from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused
 from workflow.executor.interrupt import UserCode
 from workflow.failures import describe
-from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact
+from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
 from workflow.signals import Signal
+from workflow.sql import settle as settle_sql
+from workflow.sql.arrays import plain
 from workflow.steps import Steps, Suspend
 from workflow.store.pipeline import Rows, Statement
-from workflow.store.ports import DjangoPort, refresh_connections
-from workflow.store.settle import Lease, Rejected, Settlement, is_connection_lost, settle_now, which_applied
+from workflow.store.ports import DjangoPort, abandon_connection, refresh_connections
+from workflow.store.settle import Lease, Rejected, Settlement, is_connection_lost, settle_now
 
 logger = logging.getLogger("workflow")
 
@@ -140,6 +146,7 @@ class Attempt:
         """Calls a plain handler in this thread."""
         self.begun = time.monotonic()
         try:
+            self.signal.raise_if_aborted()  # it waited for a thread, and nobody waits for it any more
             failpoints.hit("attempt.before")
             if self.atomic:
                 return self._run_atomic()
@@ -153,10 +160,20 @@ class Attempt:
             return self._failure(error)
 
     async def arun(self) -> Outcome:
-        """Calls an `async` handler on this loop."""
-        self.begun = time.monotonic()
+        """Calls an `async` handler on this loop.
+
+        One that has blocked the loop past its timeout is told so here: nobody else could.
+        """
         try:
-            return self._conclude(await self._call())
+            await refresh_ambient_connections()
+            self.begun = time.monotonic()
+            self.signal.raise_if_aborted()
+            failpoints.hit("attempt.before")
+            value = await self._call()
+            timeout = self.action.timeout
+            if timeout is not None and time.monotonic() - self.begun > timeout:
+                return self.timed_out(FailureCode.ACTION_TIMEOUT, timeout)
+            return self._conclude(value)
         except BaseException as error:
             return self._failure(error)
 
@@ -194,7 +211,7 @@ class Attempt:
             # The connection may have died in COMMIT: what became of it is asked, never guessed.
             if settlement is None or fact is None or not is_connection_lost(error):
                 raise
-            if not self._was_applied(settlement):
+            if not self._was_applied():
                 raise
         assert settlement is not None and fact is not None
         self._desk.announce([settlement])
@@ -202,13 +219,18 @@ class Attempt:
         fact.notes = None
         return fact
 
-    def _was_applied(self, settlement: Settlement) -> bool:
+    def _was_applied(self) -> bool:
+        """Whether the checkpoint was committed: the node tells, whatever its neighbours have settled since."""
+        node = self.lease.node(self.ordinal)
+        question = [
+            (settle_sql.LOCK_RUNS, (plain([self.lease.run_id]),)),
+            (settle_sql.OUTCOME, (node, self.compensating, self.number)),
+        ]
         pause = 0.2
         while True:
             try:
                 connections[conf.DATABASE].close()
-                port = DjangoPort()
-                return bool(port.run_now(which_applied([settlement]))[1])
+                return bool(DjangoPort().run_now(question)[1])
             except DatabaseError as error:
                 if not is_connection_lost(error):
                     raise
@@ -289,6 +311,11 @@ class Attempt:
                 error = {**error, "message": f"{error['message']} [{invalid}]"}
                 delay = invalid.default_delay
         return Failed(self.ordinal, error, min(delay or 0.0, retry.MAX_BACKOFF), final, notes)
+
+    def timed_out(self, code: FailureCode, seconds: float) -> Failed:
+        """The fact of an attempt whose time is up."""
+        error = fault(code, f"attempt {self.number} took longer than {seconds:g} s", self.path)
+        return self.failed(error, notes=self.take_notes())
 
     # --- for durable steps ----------------------------------------------------------------------
 
@@ -403,10 +430,23 @@ def _tidy_connections(before: frozenset[str]) -> None:
     for connection in connections.all(initialized_only=True):
         if connection.alias in before:
             continue
-        if connection.in_atomic_block or (
-            connection.connection is not None and not connection.get_autocommit()
-        ):
-            if connection.connection is not None:
-                connection.connection.close()
-            del connections[connection.alias]
+        if connection.in_atomic_block or _is_transacting(connection):
+            abandon_connection(connection)
     refresh_connections()
+
+
+def _is_transacting(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction is open, also one that was begun with a plain BEGIN behind Django's back."""
+    raw = connection.connection
+    if raw is None or getattr(raw, "closed", False):
+        return False
+    if isinstance(raw, psycopg.Connection):
+        return raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+    return not connection.get_autocommit()
+
+
+async def refresh_ambient_connections() -> None:
+    """`async` handlers use the ORM in a thread of asgiref's, which nobody else looks after; it may not exist yet."""
+    executor = SyncToAsync.single_thread_executor
+    if getattr(executor, "_threads", True):
+        await asyncio.get_running_loop().run_in_executor(executor, partial(refresh_connections, aged=False))

@@ -82,8 +82,8 @@ class Execution:
         if self.attempts.get(attempt.ordinal) is not attempt:
             return False
         attempt.signal.abort(TIMEOUT)
-        error = fault(code, f"attempt {attempt.number} took longer than {seconds:g} s", attempt.path)
-        self.post(attempt.failed(error, notes=attempt.take_notes()), attempt)
+        self.post(attempt.timed_out(code, seconds), attempt)
+        attempt.user_code.interrupt()
         return True
 
     def expire_unit(self, seconds: float) -> None:

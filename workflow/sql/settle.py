@@ -245,3 +245,12 @@ UNION
 SELECT boundary::text FROM workflow_run WHERE boundary = ANY(%s::uuid[]) AND id = ANY(%s::uuid[])
 """
 """After a commit whose outcome is unknown: which of these boundaries are on their jobs, or on their runs?"""
+
+OUTCOME: Final = """
+SELECT 1 FROM workflow_node AS n
+WHERE n.id = %s::uuid
+  AND CASE WHEN %s THEN n.status = 'compensated'
+           ELSE n.status IN ('completed', 'compensated') AND n.attempt = %s END
+"""
+"""The same for the checkpoint of an atomic action: was this node done by this attempt? Stamps would not tell, since
+others of the unit settle boundaries of their own meanwhile."""

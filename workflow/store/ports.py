@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import psycopg
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from workflow.conf import conf
 from workflow.store.pipeline import Pipeline, Rows, Statement
@@ -56,11 +58,40 @@ class DjangoPort:
         return results
 
 
-def refresh_connections() -> None:
-    """Closes this thread's connections that are broken or over `CONN_MAX_AGE`; never one inside a transaction."""
+def refresh_connections(*, aged: bool = True) -> None:
+    """Closes this thread's connections that are broken or over `CONN_MAX_AGE`; never one inside a transaction.
+
+    `aged` False: only those that are broken. One that the server has ended while it was idle is found without
+    asking the server: nothing but its last words can have arrived on it.
+    """
     for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
+        if connection.in_atomic_block:
+            continue
+        if aged or connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
+        if connection.connection is not None and _has_news(connection) and not connection.is_usable():
+            connection.close()
+
+
+def abandon_connection(connection: BaseDatabaseWrapper) -> None:
+    """Ends a connection whatever it is in the middle of; Django opens another when it is used again."""
+    if connection.connection is not None:
+        connection.connection.close()
+    connection.in_atomic_block = False  # or Django would keep the dead connection until that block is left
+    connection.close()
+
+
+def _has_news(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
+    if not isinstance(raw, psycopg.Connection):
+        return False
+    if raw.closed:
+        return True
+    poll = select.poll() if hasattr(select, "poll") else None  # not on Windows
+    if poll is None:
+        return False
+    poll.register(raw.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def connection_parameters(using: str | None = None) -> dict[str, Any]:

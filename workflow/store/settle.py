@@ -470,7 +470,10 @@ class Committer:
                     left = await self._unsettled(settlements)
                     asked = False
                 if left:
-                    apply_results(left, await self._port.run(statements(left)))
+                    results = await self._port.run(statements(left))
+                    if failpoints.armed:
+                        _hit("settle.answer", left)
+                    apply_results(left, results)
                 return
             except psycopg.Error as error:
                 if is_passing(error):

@@ -64,7 +64,7 @@ class WorkerRuntime:
             task = self._loop.create_task(attempt.arun())
             attempt.signal.add_callback(task.cancel)
             self._running[key] = _Running(execution, attempt, None)
-            task.add_done_callback(lambda done: self._ended(key, _fact_of(done)))
+            task.add_done_callback(partial(self._task_ended, key))
         else:
             work = attempt.run
             self._running[key] = _Running(execution, attempt, work)
@@ -120,8 +120,6 @@ class WorkerRuntime:
             elif timeout is not None and attempt.begun is not None and now - attempt.begun > timeout:
                 running.execution.expire(attempt, FailureCode.ACTION_TIMEOUT, timeout)
                 running.told_at = now
-                if running.work is not None:
-                    attempt.user_code.interrupt()
 
     def _press(self, key: int, running: _Running, now: float) -> None:
         if not running.told_at:
@@ -155,6 +153,12 @@ class WorkerRuntime:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _task_ended(self, key: int, task: asyncio.Task[Fact]) -> None:
+        if task.cancelled():  # told to stop before it began: nobody waits for its fact
+            del self._running[key]
+        else:
+            self._ended(key, task.result())
 
     def _ended(self, key: int, fact: Fact) -> None:
         running = self._running.pop(key, None)
@@ -243,7 +247,3 @@ class _Desk:
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _fact_of(task: asyncio.Task[Fact]) -> Fact:
-    return task.result()
