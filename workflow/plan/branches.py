@@ -8,14 +8,13 @@ the order in which they were merged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 from workflow.definitions import Tree
 from workflow.plan.layout import layout, visible
 from workflow.plan.snapshot import RunSnapshot, fold, merged, standing
-from workflow.states import PENDING
 
 
 class States:
@@ -36,21 +35,26 @@ class States:
         self._own.discard(branch)
         return self._by_branch[branch]
 
-    def open_group(self, container: int, members: Iterable[int]) -> None:
+    def open_group(self, container: int, members: Sequence[int]) -> None:
         """Gives each of these members of a parallel group its branch.
 
-        Its state is the container's as it is now, if the group starts now; else as it was when the group
-        started, plus what the member's own nodes have added since.
+        Its state is the container's without what the group has added, and with what the member's own nodes
+        have. A group that has added nothing may start from the container's state as it is.
         """
-        nodes = self._run.nodes
-        base: dict[str, Any] | None = None
+        if not members:
+            return
+        tree, nodes = self._tree, self._run.nodes
+        mates = self._layout.mates[members[0]]
+        added = standing(tree, nodes, range(mates[0], tree.nodes[mates[-1]].end))
+        base = self._fold(members[0], whole_group=True) if added else self.of(container)
+        own: dict[int, list[int]] = {}
+        for ordinal in added:
+            member = ordinal
+            while tree.nodes[member].parent != container:
+                member = tree.nodes[member].parent
+            own.setdefault(member, []).append(ordinal)
         for member in members:
-            if base is None:
-                mates = self._layout.mates[member]
-                started = any(nodes[mate].status != PENDING or nodes[mate].attempt for mate in mates)
-                base = self._fold(member, whole_group=True) if started else self.of(container)
-            own = standing(self._tree, nodes, range(member, self._tree.nodes[member].end))
-            self._by_branch[member] = merged(self._tree, nodes, base, own) if own else base
+            self._by_branch[member] = merged(tree, nodes, base, own[member]) if member in own else base
 
     def merge(self, ordinal: int, patch: dict[str, Any]) -> None:
         """Adds an output to the node's branch and to those that its branch lies in."""

@@ -41,6 +41,7 @@ from workflow.plan.waits import output_of, park
 from workflow.states import (
     ACTION,
     COMPLETED,
+    NODE_DONE,
     NODE_LIVE,
     PENDING,
     PIPELINE,
@@ -255,7 +256,7 @@ class Unit(Settling):
         elif status == PENDING:
             if self._too_early(ordinal):
                 return
-            if self.attempt[ordinal] == 0 and _has_gate(node.definition):
+            if self.attempt[ordinal] == 0 and _has_gate(node.definition) and not self._has_begun(ordinal):
                 self._ask(ordinal)
             else:
                 self._start(ordinal, None)
@@ -270,6 +271,10 @@ class Unit(Settling):
             self._resume_suspended(ordinal)
         else:
             self._resume_wait(ordinal)
+
+    def _has_begun(self, ordinal: int) -> bool:
+        """Whether a stage that a retry has reset has anything done: it goes on, and is not asked whether to."""
+        return any(self.status[n] in NODE_DONE for n in range(ordinal + 1, self.tree.nodes[ordinal].end))
 
     def _too_early(self, ordinal: int) -> bool:
         """Whether the node was not yet due at the claim; asked once, for the clock goes on since."""

@@ -55,8 +55,10 @@ class Settling(ABC):
         self._open: dict[int, int] = {}
         """By open container: how many members of that group are live."""
         self._failures: dict[int, list[int]] = {}
-        """By open container: the members that have failed, the first to fail first."""
+        """By open container: the members that have failed."""
         self._errors: dict[int, dict[str, Any]] = {}
+        self._failed_at: dict[int, tuple[int, int]] = {}
+        """By node that has failed since the claim: when it did, or what is beneath it; in the order of tuples."""
         self._later: dict[int, float] = {}
         """By node that waits for its turn: seconds until then, from when that was known."""
         self._verdict: FailureCode | None = None
@@ -79,8 +81,6 @@ class Settling(ABC):
             failed = [member for member in group if self.status[member] not in NODE_LIVE + NODE_DONE]
             if not live and not failed:
                 continue
-            if len(failed) > 1:  # the first to fail is the one that counts
-                failed.sort(key=lambda member: self.run.nodes[member].completed_seq or 0)
             self._cursor[ordinal] = index
             self._open[ordinal] = len(live)
             self._failures[ordinal] = failed
@@ -133,14 +133,24 @@ class Settling(ABC):
         self._settled(ordinal)
 
     def _container_failed(self, ordinal: int) -> None:
-        first = self._failures[ordinal][0]
+        """The error of the first node beneath it that failed is the container's, too."""
+        first = min(self._failures[ordinal], key=self._when_failed)
+        self._failed_at[ordinal] = self._when_failed(first)
         error = self._errors.get(first) or self.run.nodes[first].error
         path = self.tree.nodes[first].path
         self._fail(ordinal, error or fault(FailureCode.ACTION_FAILED, "the node was cancelled", path))
 
+    def _when_failed(self, ordinal: int) -> tuple[int, int]:
+        at = self._failed_at.get(ordinal)
+        if at is None:  # before the claim
+            rows = self.run.nodes[ordinal : self.tree.nodes[ordinal].end]
+            at = (0, min((row.completed_seq or 0 for row in rows if row.status == FAILED), default=0))
+        return at
+
     def _fail(self, ordinal: int, error: dict[str, Any]) -> None:
         node = self.tree.nodes[ordinal]
         self._errors[ordinal] = error
+        self._failed_at.setdefault(ordinal, (1, len(self._failed_at)))
         event: int | None = None
         if node.kind == ACTION:
             data = compact({"error": error, "attempt": self.attempt[ordinal]})

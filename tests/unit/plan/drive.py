@@ -78,8 +78,17 @@ class Fate:
     caps: int = 15
     shutdowns: int = 3
     anew: int = 3
+    cancels: int = 0
+    retries: int = 50
     left: dict[str, int] = field(
-        default_factory=lambda: {"crash": 12, "shutdown": 4, "suspend": 12, "anew": 3}
+        default_factory=lambda: {
+            "crash": 12,
+            "shutdown": 4,
+            "suspend": 12,
+            "anew": 3,
+            "cancel": 1,
+            "retry": 3,
+        }
     )
 
     def spend(self, what: str) -> bool:
@@ -245,22 +254,40 @@ class Workers:
         """Goes on until nothing is due and nothing will be."""
         fate = fate or Fate()
         for _ in range(STEPS):
-            steps = self._steps(tape, fate)
-            if self.actors and tape.chance(fate.crashes) and fate.spend("crash"):
-                code = "LEASE_ABSOLUTE_CAP" if tape.chance(fate.caps) else "LEASE_HEARTBEAT_LOST"
-                self.crash(tape.pick(self.actors), code)
-            elif self._idle() and tape.chance(fate.shutdowns) and fate.spend("shutdown"):
-                self.shutdown(tape.pick(self._idle()))
-            elif self._working() and tape.chance(fate.anew) and fate.spend("anew"):
-                self.anew(tape.pick(self._working()))
-            elif steps:
-                tape.pick(steps)()
-            elif not self._wait():
-                return
+            if not self._strike(tape, fate):
+                steps = self._steps(tape, fate)
+                if steps:
+                    tape.pick(steps)()
+                elif not self._wait() and not self._bring_back(tape, fate):
+                    return
             self.database.now += LATE
             if not self.actors and not self.database.at_work():
                 self.looker.idle()
         raise AssertionError(f"the run is still {self.database.status} after {STEPS} steps")
+
+    def _strike(self, tape: Tape, fate: Fate) -> bool:
+        """Bad luck, if it is its turn."""
+        if self.actors and tape.chance(fate.crashes) and fate.spend("crash"):
+            code = "LEASE_ABSOLUTE_CAP" if tape.chance(fate.caps) else "LEASE_HEARTBEAT_LOST"
+            self.crash(tape.pick(self.actors), code)
+        elif (idle := self._idle()) and tape.chance(fate.shutdowns) and fate.spend("shutdown"):
+            self.shutdown(tape.pick(idle))
+        elif (working := self._working()) and tape.chance(fate.anew) and fate.spend("anew"):
+            self.anew(tape.pick(working))
+        elif (
+            self.database.status in states.RUN_FORWARD and tape.chance(fate.cancels) and fate.spend("cancel")
+        ):
+            self.database.cancel()
+        else:
+            return False
+        return True
+
+    def _bring_back(self, tape: Tape, fate: Fate) -> bool:
+        """Somebody retries a failed run, from its failure or from some node."""
+        if self.database.status != states.FAILED or not tape.chance(fate.retries) or not fate.spend("retry"):
+            return False
+        self.database.retry(tape.pick([None, *self.database.tree.by_path]))
+        return True
 
     def _steps(self, tape: Tape, fate: Fate) -> list[Step]:
         steps: list[Step] = [partial(self.claim, job) for job in self.database.due()]

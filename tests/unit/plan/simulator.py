@@ -97,6 +97,10 @@ class Database:
     jobs: dict[int, JobRow] = field(default_factory=dict)
     history: list[Entry] = field(default_factory=list)
     tokens: int = 0
+    passes: int = 1
+    """How often the run was sent on its way: once, and once more for each retry."""
+    begun: dict[int, int] = field(default_factory=dict)
+    """By node that a retry has reset: the number of the history entry after which its story begins anew."""
 
     def __post_init__(self) -> None:
         """Dispatches the run."""
@@ -348,8 +352,10 @@ class Database:
         for node, row in zip(self.tree.nodes[1:], self.rows[1:], strict=True):
             if row.status not in states.NODE_DONE or node.path in again:
                 self.rows[node.ordinal] = Row()
+                self.begun[node.ordinal] = self.seq
         self.state = json.dumps(self.replay())
         self.status, self.error = states.RUNNING, None
+        self.passes += 1
         self._tell(states.EVENT_RESUMED)
         pipeline = next(
             p for (p,) in self.tree.nodes[0].groups if self.rows[p].status not in states.NODE_DONE
