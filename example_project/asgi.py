@@ -2,7 +2,7 @@
 
 import os
 
-from channels.routing import ProtocolTypeRouter
+from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
@@ -14,4 +14,11 @@ http = get_asgi_application()
 if settings.DEBUG:
     http = ASGIStaticFilesHandler(http)
 
-application = ProtocolTypeRouter({"http": http})
+from channels.auth import AuthMiddlewareStack  # noqa: E402
+
+from workflow.routing import websocket_urlpatterns  # noqa: E402
+
+# The sockets look at Origin and permissions themselves; the stack tells them who is logged in.
+application = ProtocolTypeRouter(
+    {"http": http, "websocket": AuthMiddlewareStack(URLRouter(websocket_urlpatterns))}
+)

@@ -59,7 +59,7 @@ class WorkerProcess:
         self._claims = AsyncPort(lambda: self._parameters, "workflow claim")
         self._rest = AsyncPort(lambda: self._parameters, "workflow sweep")
         self._pool = ThreadPool(conf.THREADS, self._loop)
-        self._pusher = Pusher()
+        self._pusher = Pusher(self._rest)
         self.committer = Committer(self._committing, self._pusher.announce)
         self._runtime = WorkerRuntime(self._rest, self.committer, self._pool, self._pusher)
         self._heartbeat = Heartbeat(
@@ -176,6 +176,8 @@ class WorkerProcess:
         for port in (self._committing, self._claims, self._rest):
             await port.close()
         self._pool.close()
+        settled, commits = self.committer.boundaries, self.committer.commits
+        logger.info("worker %s stopped; it settled %d boundaries in %d commits", self.id, settled, commits)
 
     # --- claiming -------------------------------------------------------------------------------
 

@@ -1,0 +1,253 @@
+"""Sockets as a browser opens them, a real Redis, and workers in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+import redis
+from asgiref.sync import sync_to_async
+from channels.testing import WebsocketCommunicator
+from django.contrib.auth.models import User
+from django.db import connection, connections
+from django.test import Client
+
+from example_project.asgi import application
+from tests.kitchen import workflows as kitchen
+from tests.support.web import FAULTY, person
+from workflow.registry import registry
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PATIENCE = 30.0
+"""Seconds after which what does not come is a failure: generous, for busy machines."""
+NONE: dict[str, Any] = {}
+MEMORY = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+
+
+def redis_layer(url: str, **options: Any) -> dict[str, Any]:
+    return {
+        "default": {
+            "BACKEND": "channels_redis.core.RedisChannelLayer",
+            "CONFIG": {"hosts": [url], **options},
+        }
+    }
+
+
+class Redis:
+    """A server of one's own on a free port."""
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("redis-server", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        assert program, "the tests need redis-server (Debian: apt-get install redis-server)"
+        self._program, self._folder = program, folder
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [
+                self._program,
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                str(self.port),
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ],
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+        )
+        client = redis.Redis(port=self.port)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                assert time.monotonic() < deadline, "redis-server does not answer"
+                time.sleep(0.02)
+        client.close()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(PATIENCE)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    server = Redis(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["redis", "none", "memory"])
+def any_layer(request: pytest.FixtureRequest, settings: Any) -> Iterator[str]:
+    """The test runs with a real Redis, with no layer at all, and with the one that stays in the process."""
+    if request.param == "redis":
+        server = request.getfixturevalue("redis_server")
+        settings.CHANNEL_LAYERS = redis_layer(server.url)
+    else:
+        settings.CHANNEL_LAYERS = NONE if request.param == "none" else MEMORY
+    return request.param
+
+
+@pytest.fixture
+def no_redis(settings: Any) -> None:
+    settings.CHANNEL_LAYERS = MEMORY
+
+
+@pytest.fixture(autouse=True)
+def known_workflows() -> Iterator[None]:
+    """The kitchen is known here, too; payments go well again after a test."""
+    with registry.isolated():
+        for definition in (kitchen.bread, kitchen.soup, kitchen.sauce, kitchen.table, kitchen.toast):
+            registry.register(definition)
+        yield
+    FAULTY.clear()
+
+
+@pytest.fixture(autouse=True)
+async def closed_connections() -> AsyncIterator[None]:
+    """Closes what tests opened on the thread that Django's async code keeps for its connections."""
+    yield
+    await sync_to_async(connections.close_all)()
+
+
+@pytest.fixture
+def operator(transactional_db: None) -> User:
+    return person("operator", "view_run")
+
+
+# --- sockets --------------------------------------------------------------------------------------
+
+
+class Socket:
+    """An open socket. `frames` are all that came so far."""
+
+    def __init__(self, communicator: WebsocketCommunicator) -> None:
+        self.communicator = communicator
+        self.frames: list[dict[str, Any]] = []
+
+    async def next(self, seconds: float = PATIENCE) -> dict[str, Any]:
+        frame: dict[str, Any] = await self.communicator.receive_json_from(timeout=seconds)
+        self.frames.append(frame)
+        return frame
+
+    async def until(self, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """The first frame from here on of which that is true."""
+        while True:
+            frame = await self.next()
+            if holds(frame):
+                return frame
+
+    async def named(self, name: str) -> dict[str, Any]:
+        return await self.until(lambda frame: frame.get("name") == name)
+
+    async def closed(self) -> int:
+        """The code that it is closed with; what comes before is kept."""
+        while True:
+            output = await self.communicator.receive_output(timeout=PATIENCE)
+            if output["type"] == "websocket.close":
+                code: int = output["code"]
+                return code
+            self.frames.append(json.loads(output["text"]))
+
+    @property
+    def seqs(self) -> list[int]:
+        return [frame["seq"] for frame in self.frames if frame["type"] == "workflow.event"]
+
+
+def cookie_of(user: User) -> tuple[bytes, bytes]:
+    client = Client()
+    client.force_login(user)
+    return (b"cookie", f"sessionid={client.cookies['sessionid'].value}".encode())
+
+
+def communicator(path: str, *headers: tuple[bytes, bytes]) -> WebsocketCommunicator:
+    return WebsocketCommunicator(application, path, headers=list(headers))
+
+
+@asynccontextmanager
+async def opened(path: str, *headers: tuple[bytes, bytes]) -> AsyncIterator[Socket]:
+    one = communicator(path, *headers)
+    connected, code = await one.connect(timeout=PATIENCE)
+    assert connected, code
+    try:
+        yield Socket(one)
+    finally:
+        # The application ends by itself when it has closed the socket; `disconnect` is for those still open.
+        if not one.future.done():
+            await one.disconnect(timeout=PATIENCE)
+
+
+async def refused(path: str, *headers: tuple[bytes, bytes]) -> int:
+    """The code with which the socket is refused before it is accepted."""
+    one = communicator(path, *headers)
+    connected, code = await one.connect(timeout=PATIENCE)
+    assert not connected
+    await one.disconnect(timeout=PATIENCE)
+    assert isinstance(code, int)
+    return code
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def database_url() -> str:
+    database = connection.settings_dict
+    options = {
+        name.lower(): database[name] for name in ("HOST", "PORT", "USER", "PASSWORD") if database[name]
+    }
+    return f"postgresql:///{quote(database['NAME'], safe='')}?{urlencode(options)}"
+
+
+StartWorker = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start_worker(transactional_db: None) -> Iterator[StartWorker]:
+    """`start_worker(redis_url="")`: a `workflow:worker` on the test's database, ended with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(redis_url: str = "") -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.kitchen.settings",
+            "DATABASE_URL": database_url(),
+            "REDIS_URL": redis_url,
+            "WORKFLOW_SETTINGS": json.dumps({"POLL_INTERVAL": 0.2, "SWEEP_INTERVAL": 0.5}),
+            "LOG_LEVEL": "WARNING",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "workflow:worker", "--concurrency", "10"],
+            cwd=REPOSITORY,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.terminate()
+    for process in started:
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,93 @@
+"""The socket of one run."""
+
+from __future__ import annotations
+
+import asyncio
+
+from channels.db import database_sync_to_async
+
+from workflow import history
+from workflow.conf import conf
+from workflow.consumers import access, reading
+from workflow.consumers.base import LiveConsumer
+from workflow.consumers.hub import hub, texts_in
+from workflow.consumers.reading import Frame
+from workflow.errors import RunNotFound
+
+REFRESH_INTERVAL: float = 1.0
+"""Seconds between two snapshots that one client gets."""
+MAX_SEQ = history.MAX_SEQ
+
+
+class RunConsumer(LiveConsumer):
+    """A snapshot, or what came after `?after=SEQ`; then every entry, in order, each once."""
+
+    async def relay(self) -> None:
+        assert self.run_id is not None
+        self._secrets: frozenset[str] = frozenset()
+        self._secrets_at = -1
+        last = await self._begin()
+        while True:
+            hub().missing(self.run_id, last)  # looks once by itself: the hub may have been deaf until now
+            last = await self._go_on(last)
+            last = max(last, await self._snapshot())
+            await asyncio.sleep(REFRESH_INTERVAL)
+
+    async def _go_on(self, last: int) -> int:
+        """Relays until a snapshot is needed; the last entry that was sent."""
+        assert self.run_id is not None
+        while True:
+            messages = await self.told()
+            if self.has_lost:
+                self.has_lost = False
+                return last
+            for message in messages:
+                seq: int = message["seq"]
+                if seq > last + 1:
+                    hub().missing(self.run_id, last)
+                    break
+                if seq == last + 1:
+                    await self.put(await self._masked(message))
+                    last = seq
+
+    async def _begin(self) -> int:
+        after = self._after()
+        if after is None:
+            return await self._snapshot()
+        assert self.run_id is not None
+        try:
+            frames = await database_sync_to_async(reading.replay)(self.run_id, after)
+        except RunNotFound:
+            frames = None
+        if frames is None:
+            return await self._snapshot()
+        for frame in frames:
+            await self.put(frame)
+        last: int = frames[-1]["seq"] if frames else after
+        return last
+
+    def _after(self) -> int | None:
+        given = self.query.get("after", [""])[0]
+        if given.isascii() and given.isdigit() and len(given) <= 10 and int(given) <= MAX_SEQ:
+            return int(given)
+        return None
+
+    async def _snapshot(self) -> int:
+        assert self.run_id is not None
+        frame = await database_sync_to_async(reading.snapshot)(self.run_id)
+        if frame is None:
+            await self.drop(access.NO_SUCH_RUN)
+            return 0
+        await self.put(frame)
+        seq: int = frame["seq"]
+        return seq
+
+    async def _masked(self, message: Frame) -> Frame:
+        """The message as it may be shown. A text may quote what has come into the run's data since."""
+        if not conf.REDACT:
+            return message
+        assert self.run_id is not None
+        if texts_in([message]) and self._secrets_at < message["seq"]:
+            self._secrets = await database_sync_to_async(history.secrets_of_run)(self.run_id)
+            self._secrets_at = message["seq"]
+        return reading.masked(message, self._secrets)
