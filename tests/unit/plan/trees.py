@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ REFUSING = Annotated[dict[str, Any], AfterValidator(_refuse)]
 
 BOTH = {"when": nothing, "precheck": nothing}
 gates = st.sampled_from([{}, {}, {}, {}, {"when": nothing}, {"precheck": nothing}, BOTH])
-placements = st.sampled_from(["inline", "inline", "inline", "queue"])
+placements: Any = st.sampled_from(["inline", "inline", "inline", "queue"])
 
 
 @st.composite
@@ -59,23 +60,38 @@ def grouped(draw: st.DrawFn, members: Any, prefix: str, most: int) -> list[Any]:
 
 
 @st.composite
-def stages(draw: st.DrawFn, name: str) -> Stage:
+def stages(draw: st.DrawFn, name: str, calm: bool = False) -> Stage:
     body = draw(st.sampled_from(["actions", "actions", "actions", "run", "wait"]))
     options: dict[str, Any] = {"via": draw(placements), **draw(gates)}
     if body == "wait":
         correlate = draw(st.sampled_from([None, None, nothing, "a"]))
         wait = WaitFor("t", pick=draw(st.sampled_from([None, nothing])), correlate=correlate)
         return Stage(name, wait_for=wait, **options)
-    options["output"] = draw(st.sampled_from([None, None, None, _mark(name), REFUSING]))
+    options["output"] = draw(st.sampled_from([None, None, None, _mark(name), None if calm else REFUSING]))
     if body == "run":
         return Stage(name, run=nothing, attempts=draw(st.integers(1, 2)), compensate=nothing, **options)
     return Stage(name, actions=draw(grouped(actions, "a", 4)), **options)
 
 
 @st.composite
-def workflows(draw: st.DrawFn) -> Workflow:
+def workflows(draw: st.DrawFn, calm: bool = False) -> Workflow:
+    """`calm`: nothing of it fails by itself."""
     pipelines = [
-        Pipeline(f"p{place}", draw(grouped(stages, "s", 4)))
+        Pipeline(f"p{place}", draw(grouped(partial(stages, calm=calm), "s", 4)))
         for place in range(draw(st.sampled_from([1, 1, 2])))
     ]
     return Workflow("w", pipelines=pipelines, on_failure=draw(st.sampled_from(["compensate", "halt"])))
+
+
+def sketch(workflow: Workflow) -> str:
+    """A definition in a few lines, for whoever looks at a failing example."""
+    lines = [f"on_failure={workflow.on_failure}"]
+    for node in workflow.tree.nodes[1:]:
+        definition = node.definition
+        names = ("attempts", "compensate_attempts", "when", "precheck", "atomic", "output", "wait_for")
+        told = {name: getattr(definition, name, None) for name in names}
+        if isinstance(definition, Action):
+            told["compensate"] = definition.compensate_handler is not None
+        kept = {name: True if callable(value) else value for name, value in told.items() if value}
+        lines.append(f"{node.ordinal} {node.path}{' (own job)' * node.own_job} {node.groups} {kept}")
+    return "\n".join(lines)

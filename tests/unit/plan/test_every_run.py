@@ -1,0 +1,105 @@
+"""Random trees, random outcomes, random interleavings: what holds of every run (`rules` says what)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from tests.unit.plan.drive import Fate, Tape, Workers
+from tests.unit.plan.rules import Watch, check_over
+from tests.unit.plan.simulator import Database
+from tests.unit.plan.trees import sketch, workflows
+from workflow import Action, Workflow, states
+
+# At random at a desk, always the same way in CI. A busy machine is no fault of the code.
+thorough = settings(
+    max_examples=250,
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+tapes = st.builds(Tape, st.binary(max_size=120), st.integers(0, 2**32))
+inputs = st.sampled_from([None, {"a": 0}, {"z": 0}])
+TROUBLE = ("failures", "refusals", "skips", "timeouts", "suspensions", "crashes", "shutdowns", "anew")
+
+
+def only(**trouble: int) -> Fate:
+    """Nothing goes wrong but this."""
+    fate = Fate()
+    for name in TROUBLE:
+        setattr(fate, name, trouble.get(name, 0))
+    fate.caps = trouble.get("caps", fate.caps)
+    return fate
+
+
+def play(workflow: Workflow, value: Any, tape: Tape, fate: Fate) -> Database:
+    """A whole run, looked at after each boundary and at its end."""
+    database = Database(workflow, value)
+    watch = Watch(database)
+    note(sketch(workflow))
+    try:
+        Workers(database, watch).run(tape, fate)
+    finally:
+        note(
+            "\n".join(
+                f"{entry.seq} {entry.name} {entry.node or ''} {entry.data}" for entry in database.history
+            )
+        )
+    check_over(database, watch)
+    return database
+
+
+def actions_of(database: Database) -> list[int]:
+    return [node.ordinal for node in database.tree.nodes if isinstance(node.definition, Action)]
+
+
+@thorough
+@given(workflows(), inputs, tapes)
+def test_a_run_ends_whole_whatever_happens_to_it(workflow: Workflow, value: Any, tape: Tape) -> None:
+    play(workflow, value, tape, Fate())
+
+
+@thorough
+@given(workflows(), inputs, tapes)
+def test_a_run_that_is_cancelled_at_any_moment_ends_whole(workflow: Workflow, value: Any, tape: Tape) -> None:
+    play(workflow, value, tape, Fate(cancels=3))
+
+
+@thorough
+@given(workflows(calm=True), tapes)
+def test_a_run_without_trouble_runs_each_action_once_and_completes(workflow: Workflow, tape: Tape) -> None:
+    database = play(workflow, {"a": 0}, tape, only())
+    assert database.status == states.COMPLETED
+    assert [database.rows[ordinal].attempt for ordinal in actions_of(database)] == [1] * len(
+        actions_of(database)
+    )
+    assert {row.status for row in database.rows[1:]} == {states.COMPLETED}
+
+
+@thorough
+@given(workflows(calm=True), tapes)
+def test_waiting_stopping_and_looking_again_spend_nothing(workflow: Workflow, tape: Tape) -> None:
+    database = play(workflow, {"a": 0}, tape, only(suspensions=30, shutdowns=10, anew=10))
+    assert database.status == states.COMPLETED
+    assert [database.rows[ordinal].attempt for ordinal in actions_of(database)] == [1] * len(
+        actions_of(database)
+    )
+
+
+@thorough
+@given(workflows(calm=True), tapes)
+def test_only_an_action_that_is_lost_on_every_attempt_fails_a_run_whose_workers_die(
+    workflow: Workflow, tape: Tape
+) -> None:
+    database = play(workflow, {"a": 0}, tape, only(crashes=15, suspensions=5, caps=0))
+    if database.status != states.COMPLETED:
+        lost = [n for n in actions_of(database) if database.rows[n].status == states.FAILED]
+        assert lost
+        for ordinal in lost:
+            definition = database.tree.nodes[ordinal].definition
+            assert isinstance(definition, Action)
+            assert database.rows[ordinal].attempt == definition.attempts
+            assert (database.rows[ordinal].failure or {})["code"] == "LEASE_HEARTBEAT_LOST"
