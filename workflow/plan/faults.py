@@ -13,8 +13,11 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def fault(code: str, message: str, node: str) -> dict[str, Any]:
-    """An error that the engine itself raises: it has no exception type and no traceback."""
+def fault(code: str, message: str, node: str | None) -> dict[str, Any]:
+    """An error that the engine itself raises: it has no exception type and no traceback.
+
+    `node` is a path; None for what befalls the run as a whole.
+    """
     return {"code": code, "message": message, "node": node, "type": None, "traceback": None}
 
 

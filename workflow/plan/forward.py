@@ -362,7 +362,7 @@ class Unit(Settling):
             if self._condemn(ordinal):
                 return
             try:
-                output, text = validated(node.definition.output_adapter, output, node.path)
+                output, text = validated(node.definition.output_adapter, output, self.tree, ordinal)
             except Unfit as unfit:
                 self._fail(ordinal, unfit.error)
                 return

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from workflow import payload
-from workflow.definitions import Stage, Tree
+from workflow.definitions import Stage, Tree, Workflow
 from workflow.errors import FailureCode, PayloadInvalid
 from workflow.failures import describe
 from workflow.plan.faults import Unfit, compact
@@ -36,7 +36,7 @@ class Outputs:
         merged: dict[str, Any] = {}
         for child in self._in_completion_order(ordinal, status):
             merged.update(self._new.get(child) or self._stored(child))
-        value, text = validated(stage.output_adapter, merged, self._tree.nodes[ordinal].path)
+        value, text = validated(stage.output_adapter, merged, self._tree, ordinal)
         return (
             (value, text) if isinstance(value, dict) else ({stage.name: value}, compact({stage.name: value}))
         )
@@ -56,11 +56,16 @@ class Outputs:
         return nest(self._tree.nodes[ordinal].key, self._run.nodes[ordinal].output) or {}
 
 
-def validated(adapter: TypeAdapter[Any], value: Any, path: str) -> tuple[Any, str]:
+def validated(adapter: TypeAdapter[Any], value: Any, tree: Tree, ordinal: int) -> tuple[Any, str]:
     """What `output=` makes of a value, as plain data and as JSON text. Raises `Unfit`, whatever a validator does."""
+    node, workflow = tree.nodes[ordinal], tree.nodes[0].definition
+    assert isinstance(workflow, Workflow)
+    path, secret_keys = node.path, workflow.secret_keys
     try:
         checked = adapter.validate_python(payload.normalise(value, path))
-        return payload.encode(adapter.dump_python(checked), f"{path} output")
+        return payload.encode(
+            adapter.dump_python(checked), f"{path} output", hidden=secret_keys, key=node.key
+        )
     except PayloadInvalid as error:
         raise Unfit(describe(error, FailureCode.PAYLOAD_INVALID, path)) from error
     except (Exception, SystemExit) as error:

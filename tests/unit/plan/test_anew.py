@@ -90,3 +90,20 @@ def test_an_atomic_action_that_is_adopted_may_have_been_settled_before_its_mates
     scene.done(unit, "w.s.b", {"k": "b"})
     scene.tell(unit, Completed(scene.at("w.s.a"), {"k": "a"}, None, settled=True))
     assert scene.take().running[scene.at("w.s.c")].state == scene.state == {"k": "b"}
+
+
+def test_a_compensation_that_settled_itself_is_not_settled_twice():
+    scene = Scene(
+        flow(stage("s", act("a", compensate=nothing), act("b", compensate=nothing, atomic=True), act("c")))
+    )
+    unit = scene.take()
+    scene.done(unit, "w.s.a")
+    scene.tell(unit, scene.completed("w.s.b"))
+    scene.fail(unit, "w.s.c", final=True)
+    unit = scene.take()
+    scene.workers.commit(unit, scene.at("w.s.b"), None)
+    scene.workers.anew(unit)
+    scene.workers.settle(unit)
+    move = scene.tell(unit, Completed(scene.at("w.s.b"), None, None, settled=True))
+    assert [start.ordinal for start in move.starts] == [scene.at("w.s.a")]
+    assert scene.story("w.s.b").count("action.compensated") == 1

@@ -67,3 +67,15 @@ def test_what_is_committed_comes_before_what_is_only_reported_in_the_same_breath
     fact = commit(scene, unit, "w.s.a", {"k": "a"})
     scene.tell(unit, scene.completed("w.s.b", {"k": "b"}), fact)
     assert unit.running[scene.at("w.s.c")].state == scene.state == {"k": "b"}
+
+
+def test_what_two_parallel_stages_write_is_read_again_before_the_next_stage():
+    left, right = stage("left", act("a", atomic=True)), stage("right", act("b"), act("c"))
+    scene = Scene(flow(parallel(left, right), stage("last")))
+    unit = scene.take()
+    fact = commit(scene, unit, "w.left.a", {"k": "a"})
+    scene.done(unit, "w.right.b", {"k": "b"})
+    scene.tell(unit, fact)
+    assert unit.running[scene.at("w.right.c")].state == {"k": "b"}  # its own branch is known well
+    scene.done(unit, "w.right.c")
+    assert scene.take().running[scene.at("w.last.a")].state == scene.state == {"k": "b"}

@@ -1,6 +1,7 @@
 """Nodes with a job of their own: who starts them, who wakes whom, and what a late job does."""
 
-from tests.unit.plan.scene import Scene, act, flow, stage
+from tests.unit.plan.scene import Scene, act, flow, flows, stage
+from tests.unit.plan.simulator import JobRow
 from workflow import parallel
 
 
@@ -131,4 +132,15 @@ def test_a_unit_that_is_given_back_forgets_nothing_of_what_it_awaits():
     scene.done(scene.take("w.s.a"), "w.s.a")
     scene.workers.shutdown(unit)
     scene.done(scene.take("w"), "w.s.b")
+    assert scene.db.status == "completed"
+
+
+def test_a_job_of_a_pipeline_that_is_over_changes_nothing():
+    scene = Scene(flows([stage("s")], [stage("t")]))
+    scene.done(scene.take(), "p0.s.a")
+    later = scene.take("p1")
+    scene.db.jobs[1] = JobRow("unit", 1, scene.db.now)
+    scene.take("p0")
+    assert (scene.jobs(), scene.db.status) == (["p1"], "running")
+    scene.done(later, "p1.t.a")
     assert scene.db.status == "completed"
