@@ -77,23 +77,47 @@ resumed AS (
 )
 """
 
+_UNSEEN: Final = """
+(e.xact <> {w}.parked_xact AND NOT pg_visible_in_snapshot(e.xact::text::xid8, {w}.parked_snapshot::pg_snapshot))
+"""
+# The event's transaction was still open when the wait parked: to the world it was published after that.
+
+_UNUSED: Final = """
+NOT EXISTS (SELECT 1 FROM workflow_node AS m WHERE m.run_id = {w}.run_id AND m.event_id = e.id)
+           AND NOT EXISTS (SELECT 1 FROM workflow_step AS m WHERE m.run_id = {w}.run_id AND m.event_id = e.id)
+"""
+
 _CANDIDATE: Final = """
+        SELECT e.* FROM (
         (SELECT e.* FROM workflow_event AS e
          WHERE {w}.wait_correlation IS NOT NULL
            AND e.correlation = {w}.wait_correlation AND e.type = {w}.wait_event AND e.at >= r.created_at
-           AND NOT EXISTS (SELECT 1 FROM workflow_node AS m WHERE m.run_id = {w}.run_id AND m.event_id = e.id)
-           AND NOT EXISTS (SELECT 1 FROM workflow_step AS m WHERE m.run_id = {w}.run_id AND m.event_id = e.id)
+           AND {unused}
+         ORDER BY e.at, e.id LIMIT 1)
+        UNION ALL
+        (SELECT e.* FROM workflow_event AS e
+         WHERE {w}.wait_correlation IS NOT NULL
+           AND e.correlation = {w}.wait_correlation AND e.type = {w}.wait_event
+           AND e.xact >= pg_snapshot_xmin({w}.parked_snapshot::pg_snapshot)::text::bigint
+           AND e.xact < pg_snapshot_xmax({w}.parked_snapshot::pg_snapshot)::text::bigint
+           AND {unseen}
+           AND {unused}
          ORDER BY e.at, e.id LIMIT 1)
         UNION ALL
         (SELECT e.* FROM workflow_event AS e
          WHERE {w}.wait_correlation IS NULL AND e.type = {w}.wait_event
            AND e.xact >= pg_snapshot_xmin({w}.parked_snapshot::pg_snapshot)::text::bigint
-           AND (e.at >= {w}.parked_at
-                OR (e.xact <> {w}.parked_xact
-                    AND NOT pg_visible_in_snapshot(e.xact::text::xid8, {w}.parked_snapshot::pg_snapshot)))
+           AND (e.at >= {w}.parked_at OR {unseen})
          ORDER BY e.at, e.id LIMIT 1)
+        ) AS e ORDER BY e.at, e.id LIMIT 1
 """
-# The oldest event that a wait (a node or a ledger row, `w`) may take.
+# The oldest event that a wait (a node or a ledger row, `w`) may take. The second part, of transactions that were
+# open at the park, is a handful of ids wide; one that began later is the first part's.
+
+
+def _candidate(w: str) -> str:
+    return _CANDIDATE.format(w=w, unseen=_UNSEEN.format(w=w), unused=_UNUSED.format(w=w))
+
 
 RESOLVE_BY_EVENT: Final = f"""
 WITH matched AS MATERIALIZED (
@@ -102,7 +126,7 @@ WITH matched AS MATERIALIZED (
     FROM workflow_node AS n
     JOIN workflow_run AS r ON r.id = n.run_id AND r.status IN ('running', 'waiting')
     CROSS JOIN LATERAL (
-{_CANDIDATE.format(w="n")}    ) AS e
+{_candidate("n")}    ) AS e
     WHERE n.id = ANY(%s::uuid[]) AND n.status = 'waiting' AND n.wait_outcome IS NULL
 ), x AS MATERIALIZED (
     SELECT DISTINCT ON (m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END)
@@ -124,8 +148,8 @@ SELECT run_id::text, seq, name, node, at, data::text FROM told ORDER BY run_id, 
 """Gives each of these waits the oldest event that it may take. Guard: still parked, and the run still goes forward.
 
 A correlated wait may take any event since its run was created that no other wait of the run has had; an
-uncorrelated one only what was published, or became visible, after it parked. Two waits of a run never share a
-correlated event: the second gets the next one, on the caller's next round.
+uncorrelated one only what was published after it parked. Either may take what became visible after it parked. Two
+waits of a run never share a correlated event: the second gets the next one, on the caller's next round.
 """
 
 EXPIRE_WAITS: Final = f"""
@@ -154,7 +178,7 @@ WITH matched AS MATERIALIZED (
     JOIN workflow_node AS n ON n.id = s.node_id
     JOIN workflow_run AS r ON r.id = s.run_id AND r.finished_at IS NULL
     CROSS JOIN LATERAL (
-{_CANDIDATE.format(w="s")}
+{_candidate("s")}
     ) AS e
     WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.wait_event IS NOT NULL
 ), x AS MATERIALIZED (
