@@ -21,6 +21,7 @@ from workflow.sql import workers as workers_sql
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
 from workflow.store.ports import DjangoPort, Port
+from workflow.store.settle import is_connection_lost
 from workflow.store.workers import unserved
 
 logger = logging.getLogger("workflow")
@@ -37,11 +38,18 @@ async def reap_leases(port: Port) -> int:
     """Frees jobs whose worker missed its heartbeats, or that are over the absolute cap. Their attempt stays spent."""
     threshold, cap = conf.STALE_LEASE_THRESHOLD, conf.JOB_ABSOLUTE_TIMEOUT
     guard = (threshold, cap, cap)
-    units = (await port.run([(sql.REAP_LEASES, (*guard, BATCH, cap, cap, *guard))]))[0]
-    for job_id, run_id, reason in units:
-        logger.warning("job %s of run %s was taken from its worker: %s", job_id, run_id, reason)
+    reaped, after = 0, str(UUID(int=0))
+    while True:
+        page = (await port.run([(sql.REAP_LEASES, (*guard, after, BATCH, cap, cap, *guard))]))[0]
+        for job_id, run_id, reason in page:
+            if reason is not None:
+                reaped += 1
+                logger.warning("job %s of run %s was taken from its worker: %s", job_id, run_id, reason)
+        if len(page) < BATCH:
+            break
+        after = page[-1][0]
     deliveries = (await port.run([(sql.REAP_DELIVERIES, (*guard, BATCH, cap, cap))]))[0]
-    return len(units) + len(deliveries)
+    return reaped + len(deliveries)
 
 
 async def mend_idle_runs(port: Port) -> int:
@@ -74,7 +82,7 @@ async def _mend(port: Port, run_id: str, status: str, old: bool, young: float) -
             logger.warning("run %s was %s without a job: it goes on", run_id, status)
         return len(advanced) if locked else 0
     message = f"the run was {status}, and no job, wait or timer was left to bring it on"
-    error = compact(fault(FailureCode.STUCK_RUN_REAPED, message, ""))
+    error = compact(fault(FailureCode.STUCK_RUN_REAPED, message, None))
     locked, failed = await port.run(
         [(sql.LOCK_IDLE_RUN, (run_id, young)), (sql.FAIL_RUN, (error, run_id, error))]
     )
@@ -111,14 +119,20 @@ SWEEPS: dict[str, Callable[[Port], Awaitable[int]]] = {
 
 
 async def sweep(port: Port) -> dict[str, int]:
-    """One pass of every sweep; how many rows each one changed."""
+    """One pass of every sweep; how many rows each one changed.
+
+    What goes wrong in one of them is logged and keeps no other from running; only a database that is away
+    ends the pass: it raises what the driver raised.
+    """
     counts: dict[str, int] = {}
     for name, one in SWEEPS.items():
         try:
             failpoints.hit("sweep.before")
             counts[name] = await one(port)
             failpoints.hit("sweep.after")
-        except Exception:
+        except Exception as error:
+            if is_connection_lost(error):
+                raise
             logger.exception("the sweep of %s failed; the next pass finds its work again", name)
             counts[name] = 0
     return counts

@@ -26,6 +26,7 @@ calm = Workflow("calm", stages=[Stage("s", actions=[act("a", "async")])])
 quick = Workflow("quick", stages=[Stage("s", actions=[act("a", "async", undo=False)])])
 atomic = Workflow("atomic", stages=[Stage("s", actions=[act("a", "atomic")])])
 pair = Workflow("pair", stages=[Stage("s", actions=[act("a"), act("b")])])
+steady = Workflow("steady", stages=[Stage("s", actions=[act("a", "async"), act("b", "async")])])
 aside = Workflow(
     "aside", stages=[Stage("s", actions=[parallel(act("a", "async"), act("b"), act("c", "atomic"))])]
 )
@@ -33,6 +34,8 @@ ledger = Workflow("ledger", stages=[Stage("s", actions=[act("a", "steps")])])
 impatient = Workflow(
     "impatient", stages=[Stage("s", actions=[act("before"), act("a", timeout=0.5, attempts=2), act("after")])]
 )
+endless = Workflow("endless", stages=[Stage("s", actions=[act("a", timeout=None)])])
+waiting = Workflow("waiting", stages=[Stage("s", wait_for=WaitFor("waiting.go", correlate="key"))])
 restless = Workflow(
     "restless",
     stages=[Stage("s", actions=[act("before"), act("a", "async", timeout=0.5, attempts=2), act("after")])],

@@ -2,8 +2,9 @@
 
 from workflow.executor.attempt import Attempt, Desk
 from workflow.executor.execution import Execution
-from workflow.executor.jobs import execute
+from workflow.executor.ghosts import ghosts
+from workflow.executor.jobs import execute, give_back
 from workflow.executor.questions import Question
 from workflow.executor.runtime import Runtime
 
-__all__ = ["Attempt", "Desk", "Execution", "Question", "Runtime", "execute"]
+__all__ = ["Attempt", "Desk", "Execution", "Question", "Runtime", "execute", "ghosts", "give_back"]

@@ -14,6 +14,7 @@ from workflow import states
 from workflow.definitions import Action, Stage, Workflow
 from workflow.errors import FailureCode
 from workflow.executor.attempt import Attempt
+from workflow.executor.ghosts import met
 from workflow.executor.questions import Question
 from workflow.executor.runtime import Runtime
 from workflow.plan import (
@@ -29,7 +30,9 @@ from workflow.plan import (
     Unit,
     fault,
 )
-from workflow.signals import LEASE_LOST, SHUTDOWN, TIMEOUT
+from workflow.signals import CANCELLED, LEASE_LOST, SHUTDOWN, TIMEOUT
+from workflow.sql import claim as claim_sql
+from workflow.sql.arrays import plain
 from workflow.store.claims import Claim, Misfit, snapshots
 from workflow.store.settle import Rejected, Settlement
 
@@ -99,6 +102,14 @@ class Execution:
         self.attempts.clear()
         self.wake()
 
+    def lose(self, reason: str) -> None:
+        """The database says that the lease is gone: cancelled, or taken by another worker."""
+        if self.lost is None:
+            ghost = "orphan" if reason == CANCELLED else reason
+            what = f"the lease is lost ({reason}), what its handlers return is discarded"
+            met(ghost, self.lease.job_id, self.lease.run_id, what)
+        self.abandon(reason)
+
     def stop(self) -> None:
         """Let handlers finish, start nothing new, and give the unit back."""
         self.stopping = True
@@ -135,7 +146,7 @@ class Execution:
                 continue
             refusals = 0
             if not settled or self._is_lost():
-                self.abandon(self.lost or LEASE_LOST)
+                self.lose(self.lost or await self._why_lost())
                 return
             if move.done:
                 return
@@ -147,6 +158,13 @@ class Execution:
             if self._is_lost():
                 return
             move = self._plan.advance(facts) if facts else Move()
+
+    async def _why_lost(self) -> str:
+        """A boundary was refused: whatever the unit's handlers returned does not count."""
+        lease = self.lease
+        question = (plain([lease.token]), plain([lease.job_id]), plain([lease.run_id]))
+        rows = (await self._runtime.port.run([(claim_sql.LOST, question)]))[0]
+        return rows[0][1] if rows else LEASE_LOST
 
     def _is_lost(self) -> bool:
         return self.lost is not None
@@ -163,7 +181,9 @@ class Execution:
         A node that is no longer `running` was settled by somebody else (an atomic handler that
         finished just as its time was up): the plan made anew goes on from there.
         """
-        logger.error("run %s: the database refused a boundary: %s", self.lease.run_id, rejected)
+        # Its first line: what follows may quote the row, which holds the user's data.
+        reason = str(rejected).partition("\n")[0]
+        logger.error("run %s: the database refused a boundary: %s", self.lease.run_id, reason)
         run = (await snapshots(self._runtime.port, [(self.claim, self.workflow.tree)]))[0]
         if isinstance(run, Misfit):
             raise rejected
@@ -216,6 +236,8 @@ class Execution:
             context=run.context,
             correlation_id=run.correlation_id,
             compensating=start.compensation,
+            key=node.key,
+            secret_keys=self.workflow.secret_keys,
             checkpoint=self._plan.checkpoint,
             desk=self._runtime.desk(self),
         )

@@ -8,28 +8,33 @@ build does not serve the run's version: it comes back, its attempt given back).
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import re
 from collections.abc import Callable, Sequence
 
 from workflow import failpoints, states
 from workflow.definitions import Workflow
-from workflow.errors import VersionConflict
+from workflow.errors import FailureCode, VersionConflict
 from workflow.executor.execution import Execution
+from workflow.executor.ghosts import met
 from workflow.executor.runtime import Runtime
+from workflow.failures import clean_text
 from workflow.plan import Boundary, HistoryEntry, compact, fault
 from workflow.plan.boundary import DELETE
 from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store import events as events_store
 from workflow.store.claims import Claim, Misfit
-from workflow.store.settle import Settlement
+from workflow.store.settle import Lease, Settlement, is_connection_lost
 
 logger = logging.getLogger("workflow")
 
 RACE_DELAY = 1.0
 VERSION_DELAY = 5.0
-ghosts: Counter[str] = Counter()
-"""How many ghost jobs this process has met, by reason."""
+ENGINE_FAILED = "ENGINE_FAILED"
+"""What `last_error` of a job begins with, and a number, when the engine itself could not go on with it."""
+MAX_FAILURES = 10
+"""How often in a row that may be."""
+LONGEST_DELAY = 60.0
 
 
 async def execute(claimed: Sequence[Claim], runtime: Runtime, launch: Callable[[Execution], None]) -> None:
@@ -69,15 +74,8 @@ async def _launch_all(
                 await _fail_misfit(claim, workflow, snapshot, runtime)
             else:
                 launch(Execution(claim, workflow, snapshot, runtime))
-        except Exception:
-            logger.exception("job %s of run %s could not be taken up", claim.job_id, claim.run_id)
-            await claims_store.release(
-                runtime.port,
-                [claim],
-                delay=5.0,
-                refund=False,
-                reason="could not be taken up; see the worker's log",
-            )
+        except Exception as error:
+            await give_back(claim, claim.lease(), error, runtime)
 
 
 async def _deliver(errands: list[Claim], runtime: Runtime) -> None:
@@ -113,7 +111,39 @@ async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime
     run = claim.run
     assert run is not None
     message = f"version {workflow.version} cannot go on with a run of version {run.version}: {misfit}"
-    error = compact(fault(VersionConflict.code, message, workflow.name))
+    await _end_run(claim, claim.lease(), VersionConflict.code, message, runtime)
+
+
+async def give_back(claim: Claim, lease: Lease, error: Exception, runtime: Runtime) -> None:
+    """A unit that the engine could not drive comes back later; one that it can never drive ends its run.
+
+    Raises what the store raises when the database is away: then the job comes back with its lease.
+    """
+    if is_connection_lost(error):
+        await claims_store.release(runtime.port, [claim], delay=1.0, refund=True)
+        return
+    logger.error("job %s of run %s: the engine failed", claim.job_id, claim.run_id, exc_info=error)
+    before = re.match(rf"{ENGINE_FAILED} (\d+):", claim.last_error)
+    count = 1 + (int(before[1]) if before else 0)
+    what = f"{type(error).__name__}: {clean_text(error, 500)}"
+    if count >= MAX_FAILURES:
+        message = f"the engine failed {count} times in a row to go on with the run ({what})"
+        await _end_run(claim, lease, FailureCode.STUCK_RUN_REAPED, message, runtime)
+        return
+    await claims_store.release(
+        runtime.port,
+        [claim],
+        delay=min(2.0**count, LONGEST_DELAY),
+        refund=False,
+        reason=f"{ENGINE_FAILED} {count}: {what}",
+    )
+
+
+async def _end_run(claim: Claim, lease: Lease, code: str, message: str, runtime: Runtime) -> None:
+    """Fails a run outright, without user code."""
+    run = claim.run
+    assert run is not None
+    error = compact(fault(code, message, None))
     boundary = Boundary(
         compensating=run.status == states.COMPENSATING,
         run_target=states.FAILED,
@@ -123,7 +153,7 @@ async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime
         job=DELETE,
     )
     logger.error("run %s: %s", run.id, message)
-    await runtime.settle(Settlement(claim.lease(), boundary))
+    await runtime.settle(Settlement(lease, boundary))
 
 
 def _ghost(claim: Claim) -> str | None:
@@ -139,10 +169,9 @@ def _ghost(claim: Claim) -> str | None:
 
 
 async def _lay(claim: Claim, reason: str, runtime: Runtime) -> None:
-    ghosts[reason] += 1
     run = claim.run
-    name = f"{run.workflow} version {run.version}" if run is not None else "unknown"
-    logger.info("ghost job %s of run %s (%s): %s", claim.job_id, claim.run_id, name, reason)
+    name = f"{run.workflow} version {run.version}" if run is not None else "a run that cannot be seen"
+    met(reason, claim.job_id, claim.run_id, f"{name} is not executed here")
     if reason == "orphan":
         await claims_store.drop(runtime.port, [claim])
     elif reason == "race":

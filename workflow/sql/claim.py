@@ -111,11 +111,20 @@ WHERE j.id = x.job AND j.lease_token = x.token
 """Deletes claimed jobs that are settled without a boundary: deliveries, checks and orphans."""
 
 LOST: Final = """
-SELECT x.job::text, CASE WHEN r.status = 'cancelled' OR r.id IS NULL THEN 'cancelled' ELSE 'lease-lost' END
-FROM unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
-LEFT JOIN workflow_job AS j ON j.id = x.job AND j.lease_token = x.token
-LEFT JOIN workflow_job AS taken ON taken.id = x.job
-LEFT JOIN workflow_run AS r ON r.id = taken.run_id
-WHERE j.id IS NULL
+SELECT x.token::text,
+       CASE WHEN r.id IS NULL OR r.status = 'cancelled' OR EXISTS (
+           SELECT 1 FROM workflow_runevent AS e WHERE e.run_id = r.id AND e.name = 'cancelled'
+       ) THEN 'cancelled' ELSE 'lease-lost' END
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[]) AS x(token, job, run)
+LEFT JOIN workflow_run AS r ON r.id = x.run
+WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease_token = x.token)
 """
-"""Which of these leases are gone, and why: a job that is gone altogether was cancelled with its run."""
+"""Which of these leases are gone, and why: cancelled, also when the run goes back because of that, or taken."""
+
+RELEASE_STRANDED: Final = """
+UPDATE workflow_job AS j
+SET lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL, attempt = greatest(j.attempt - 1, 0)
+WHERE j.worker_id = %s::uuid AND j.lease_token IS NOT NULL AND j.lease_token <> ALL(%s::uuid[])
+RETURNING j.id
+"""
+"""Gives back what a worker has claimed without knowing it: all of its jobs but those whose tokens it knows."""

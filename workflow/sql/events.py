@@ -155,8 +155,8 @@ waits of a run never share a correlated event: the second gets the next one, on 
 EXPIRE_WAITS: Final = f"""
 WITH due AS MATERIALIZED (
     SELECT n.id, n.run_id FROM workflow_node AS n
-    WHERE n.wait_until IS NOT NULL AND n.wait_until <= now() AND n.status = 'waiting'
-    ORDER BY n.wait_until LIMIT %s
+    WHERE n.wait_until IS NOT NULL AND n.wait_until <= now() AND n.status = 'waiting' AND n.id > %s::uuid
+    ORDER BY n.id LIMIT %s
 ), locked AS MATERIALIZED (
     SELECT r.id, r.queue, r.priority FROM workflow_run AS r
     WHERE r.id IN (SELECT run_id FROM due) ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED
@@ -164,11 +164,12 @@ WITH due AS MATERIALIZED (
     UPDATE workflow_node AS n SET wait_outcome = '{{"timeout": true}}'::jsonb, {_RESOLVED}
     FROM due JOIN locked AS r ON r.id = due.run_id
     WHERE n.id = due.id AND n.status = 'waiting' AND n.wait_outcome IS NULL AND n.wait_until <= now()
-    RETURNING n.run_id, n.unit, r.queue, r.priority
+    RETURNING n.id, n.run_id, n.unit, r.queue, r.priority
 ), {_WAKE}
-SELECT count(*) FROM x
+SELECT due.id::text, x.id IS NOT NULL FROM due LEFT JOIN x ON x.id = due.id ORDER BY due.id
 """
-"""Waits whose absolute deadline has passed. The run's status is the waking unit's to change."""
+"""A page of waits whose absolute deadline has passed, and whether each was resolved: a run whose lock another holds is
+left for the next pass. The run's status is the waking unit's to change."""
 
 RESOLVE_STEPS: Final = f"""
 WITH matched AS MATERIALIZED (

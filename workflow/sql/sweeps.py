@@ -21,20 +21,24 @@ _REASON: Final = """
 REAP_LEASES: Final = f"""
 WITH stale AS MATERIALIZED (
     SELECT j.id, j.run_id FROM workflow_job AS j
-    WHERE j.lease_token IS NOT NULL AND j.run_id IS NOT NULL AND ({_STALE} OR {_CAPPED})
-    LIMIT %s
+    WHERE j.lease_token IS NOT NULL AND j.run_id IS NOT NULL AND ({_STALE} OR {_CAPPED}) AND j.id > %s::uuid
+    ORDER BY j.id LIMIT %s
 ), locked AS MATERIALIZED (
     SELECT r.id FROM workflow_run AS r
     WHERE r.id IN (SELECT run_id FROM stale) ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED
+), reaped AS (
+    UPDATE workflow_job AS j
+    SET {_REASON.format(capped=_CAPPED)}, {_LOST}
+    FROM stale JOIN locked ON locked.id = stale.run_id
+    WHERE j.id = stale.id AND j.lease_token IS NOT NULL AND ({_STALE} OR {_CAPPED})
+    RETURNING j.id, j.last_error
 )
-UPDATE workflow_job AS j
-SET {_REASON.format(capped=_CAPPED)}, {_LOST}
-FROM stale JOIN locked ON locked.id = stale.run_id
-WHERE j.id = stale.id AND j.lease_token IS NOT NULL AND ({_STALE} OR {_CAPPED})
-RETURNING j.id::text, j.run_id::text, j.last_error
+SELECT stale.id::text, stale.run_id::text, reaped.last_error
+FROM stale LEFT JOIN reaped ON reaped.id = stale.id ORDER BY stale.id
 """
-"""Guard: the lease is still stale, or over the cap, once the run's lock is held; a run whose lock another holds is
-left for the next pass. The attempt stays spent, and the unit finds its action still running when it is claimed."""
+"""A page of stale leases. Guard: the lease is still stale, or over the cap, once the run's lock is held; a run whose
+lock another holds is left for the next pass (its `last_error` here is NULL). The attempt stays spent, and the unit
+finds its action still running when it is claimed."""
 
 REAP_DELIVERIES: Final = f"""
 WITH stale AS MATERIALIZED (

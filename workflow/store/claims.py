@@ -181,6 +181,11 @@ async def release(
     await port.run([(sql.RELEASE, parameters)])
 
 
+async def release_stranded(port: Port, worker_id: str, known: Iterable[str]) -> int:
+    """Gives back the worker's jobs that carry none of these tokens, attempts included; how many there were."""
+    return len((await port.run([(sql.RELEASE_STRANDED, (worker_id, plain(known)))]))[0])
+
+
 async def drop(port: Port, claims: Iterable[Claim]) -> None:
     """Deletes claimed jobs that need no boundary."""
     claims = list(claims)

@@ -50,6 +50,12 @@ async def _resolve(port: Port, find: str, which: str, resolve: str) -> Rows:
             return resolved
 
 
-async def expire_waits(port: Port, limit: int = 500) -> int:
-    """Resolves waits whose deadline has passed as timed out; returns how many."""
-    return int((await port.run([(sql.EXPIRE_WAITS, (limit,))]))[0][0][0])
+async def expire_waits(port: Port, limit: int = PAGE) -> int:
+    """Resolves waits whose deadline has passed as timed out, page after page; returns how many."""
+    expired, after = 0, str(UUID(int=0))
+    while True:
+        page = (await port.run([(sql.EXPIRE_WAITS, (after, limit))]))[0]
+        expired += sum(1 for _, resolved in page if resolved)
+        if len(page) < limit:
+            return expired
+        after = page[-1][0]

@@ -94,11 +94,22 @@ def _has_news(connection: BaseDatabaseWrapper) -> bool:
     return bool(poll.poll(0))
 
 
+_PATIENCE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""So that a database which is gone without a word is noticed in half a minute. libpq's own options: no pooler
+gets to see them, and what the project's settings say goes before them."""
+
+
 def connection_parameters(using: str | None = None) -> dict[str, Any]:
     """What psycopg needs to reach the database that Django's `DATABASES` names; Django's own options left out."""
     wrapper = connections[using or conf.DATABASE]
     wrapper.ensure_connection()  # an embedded server is started by Django's backend, on first use
-    parameters = dict(wrapper.get_connection_params())
+    parameters = {**_PATIENCE, **wrapper.get_connection_params()}
     for name in ("cursor_factory", "context", "prepare_threshold", "pool", "isolation_level"):
         parameters.pop(name, None)
     wrapper.close()

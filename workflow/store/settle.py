@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 from django.db import DatabaseError as DjangoDatabaseError
@@ -69,6 +69,14 @@ class Rejected(Exception):
 
 
 Announce = Callable[[Sequence[Settlement]], None]
+
+
+class Outages(Protocol):
+    """Whoever keeps count of times when the database is away."""
+
+    def lost(self, what: str, error: BaseException) -> None: ...
+
+    def back(self) -> None: ...
 
 
 def statements(batch: Sequence[Settlement]) -> list[Statement]:
@@ -383,9 +391,16 @@ class Committer:
     """
 
     def __init__(
-        self, port: Port, announce: Announce | None = None, *, limit: int = 500, first_pause: float = 0.1
+        self,
+        port: Port,
+        announce: Announce | None = None,
+        *,
+        outage: Outages | None = None,
+        limit: int = 500,
+        first_pause: float = 0.1,
     ) -> None:
         self._port = port
+        self._outage = outage
         self._announce = announce
         self._limit = limit
         self._first_pause = first_pause
@@ -462,7 +477,7 @@ class Committer:
     async def _run(self, settlements: list[Settlement]) -> None:
         """One transaction; tried again while the database is away. A refusal of the data is raised."""
         pause = self._first_pause
-        asked = False
+        asked = was_lost = False
         left = settlements
         while True:
             try:
@@ -474,15 +489,16 @@ class Committer:
                     if failpoints.armed:
                         _hit("settle.answer", left)
                     apply_results(left, results)
+                if was_lost and self._outage is not None:
+                    self._outage.back()
                 return
             except psycopg.Error as error:
                 if is_passing(error):
                     logger.info("settling is tried again: %s", error)
                 elif is_connection_lost(error):
-                    logger.warning(
-                        "the database is away, settling is tried again in %.1f s: %s", pause, error
-                    )
-                    asked = True
+                    if self._outage is not None:
+                        self._outage.lost("settling", error)
+                    asked = was_lost = True
                 else:
                     raise
             await asyncio.sleep(pause)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,8 @@ logger = logging.getLogger("workflow")
 JOBS = "workflow_job"
 SIGNALS = "workflow_signal"
 _PROBE_EVERY = 30.0
+LONGEST_PAUSE = 5.0
+"""Seconds between two tries to connect again, at most."""
 
 
 class Doorbell:
@@ -40,6 +43,7 @@ class Doorbell:
     async def listen(self) -> None:
         """Listens until cancelled; connects again, with a growing pause, whenever the connection is lost."""
         pause = 0.5
+        deaf = False
         while True:
             try:
                 connection = await psycopg.AsyncConnection.connect(
@@ -58,11 +62,16 @@ class Doorbell:
                     await connection.execute(f"LISTEN {SIGNALS}")
                     self._on_job()  # whatever was added before we listened
                     pause = 0.5
+                    deaf = False
                     await self._hear(connection)
             except (psycopg.Error, OSError) as error:
-                logger.warning("not listening, trying again in %.1f s: %s", pause, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 30.0)
+                if not deaf:  # one line for each time, however often it has to try
+                    logger.warning(
+                        "not listening, jobs are found by polling: %s", " ".join(str(error).split())
+                    )
+                deaf = True
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
         while True:

@@ -20,18 +20,21 @@ from workflow.conf import conf
 from workflow.sql import claim as sql
 from workflow.sql import workers as workers_sql
 from workflow.sql.arrays import plain
+from workflow.worker.outage import Outage
 
 logger = logging.getLogger("workflow")
 
 Leases = Callable[[], list[tuple[str, str]]]
 """(job id, token) of what this process holds."""
+SECOND_LOOK = 1.0
+"""Seconds for which a process that comes back from being stopped may still find its leases where they were."""
 
 
 class Heartbeat:
-    """`on_lost(job_ids)` is called, in this thread, with the jobs whose lease is gone.
+    """`on_lost()` is called, in this thread, when some of the leases are gone.
 
-    A process that could not beat for longer than the threshold has lost them all: `on_silence()` is
-    called, and `silent` stays true until a beat succeeds.
+    A process that could not beat for longer than the threshold has lost them all: `fell_silent()` says so
+    once, and `silent` stays true until a beat succeeds.
     """
 
     def __init__(
@@ -39,49 +42,65 @@ class Heartbeat:
         parameters: Callable[[], dict[str, Any]],
         worker_id: str,
         leases: Leases,
-        on_lost: Callable[[list[str]], None],
-        on_silence: Callable[[], None],
+        on_lost: Callable[[], None],
         abandoned: Callable[[], int],
+        outage: Outage,
     ) -> None:
         self._parameters = parameters
         self._worker_id = worker_id
         self._leases = leases
         self._on_lost = on_lost
-        self._on_silence = on_silence
         self._abandoned = abandoned
+        self._outage = outage
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="workflow-heartbeat", daemon=True)
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._last = time.monotonic()
+        self._late_since: float | None = None
         self.silent = False
 
     def start(self) -> None:
+        self._last = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
         """Stops beating; leases that are still held run out by themselves."""
         self._stop.set()
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=1)
+
+    def fell_silent(self) -> bool:
+        """Asked a few times a second, on the loop: a beat that is stuck cannot tell by itself."""
+        now = time.monotonic()
+        if now - self._last <= conf.STALE_LEASE_THRESHOLD:
+            self._late_since = None
+            return False
+        self._late_since = self._late_since or now
+        if self.silent or now - self._late_since < SECOND_LOOK:
+            return False
+        self.silent = True
+        logger.error(
+            "no heartbeat has reached the database for %.0f s: all leases are lost", now - self._last
+        )
+        return True
 
     def _run(self) -> None:
-        last = time.monotonic()
         pause = conf.HEARTBEAT_INTERVAL
         while not self._stop.wait(min(pause, conf.HEARTBEAT_INTERVAL)):
             try:
                 self._beat()
             except (psycopg.Error, OSError) as error:
                 self._drop()
+                self._outage.lost("the heartbeat", error)
                 pause = min(1.0, conf.HEARTBEAT_INTERVAL)
-                late = time.monotonic() - last
-                if late > conf.STALE_LEASE_THRESHOLD and not self.silent:
-                    self.silent = True
-                    logger.error(
-                        "no heartbeat reached the database for %.0f s: all leases are lost (%s)", late, error
-                    )
-                    self._on_silence()
+            except Exception:
+                self._drop()
+                logger.exception("a heartbeat failed")
+                pause = min(1.0, conf.HEARTBEAT_INTERVAL)
             else:
-                last = time.monotonic()
-                pause = conf.HEARTBEAT_INTERVAL
+                self._last = time.monotonic()
                 self.silent = False
+                self._outage.back()
+                pause = conf.HEARTBEAT_INTERVAL
         self._drop()
 
     def _beat(self) -> None:
@@ -90,18 +109,15 @@ class Heartbeat:
         connection = self._connect()
         jobs, tokens = plain(job for job, _ in leases), plain(token for _, token in leases)
         if leases:
-            rows = connection.execute(sql.HEARTBEAT, (jobs, tokens, jobs, tokens)).fetchall()
-            if rows:
-                self._on_lost([row[0] for row in rows])
+            lost = connection.execute(sql.HEARTBEAT, (jobs, tokens, jobs, tokens)).fetchall()
+            self._last = time.monotonic()
+            if lost:
+                self._on_lost()
         connection.execute(workers_sql.SEEN, (len(leases), self._abandoned(), self._worker_id))
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed:
-            parameters = {
-                "application_name": "workflow heartbeat",
-                "connect_timeout": 5,
-                **self._parameters(),
-            }
+            parameters = {"application_name": "workflow heartbeat", **self._parameters()}
             self._connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
         return self._connection
 

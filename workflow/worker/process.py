@@ -9,66 +9,73 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Coroutine, Sequence
-from typing import Any
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import psycopg
 
 from workflow import ids, sweeps
 from workflow.conf import conf
-from workflow.executor import Execution, execute
+from workflow.executor import execute
 from workflow.registry import registry
-from workflow.signals import LEASE_LOST
-from workflow.sql import claim as claim_sql
 from workflow.sql import workers as workers_sql
-from workflow.sql.arrays import plain
 from workflow.store import claims as claims_store
 from workflow.store.ports import AsyncPort, connection_parameters
 from workflow.store.settle import Committer, is_connection_lost
 from workflow.transports.postgres import doorbell_class
 from workflow.worker.heartbeat import Heartbeat
+from workflow.worker.memory import resident
+from workflow.worker.options import Options
+from workflow.worker.outage import Outage
 from workflow.worker.pusher import Pusher
 from workflow.worker.runtime import WorkerRuntime
 from workflow.worker.threads import ThreadPool
+from workflow.worker.units import Units
 
 logger = logging.getLogger("workflow")
 
-WATCH_INTERVAL = 0.1
+RETIRED: Final = 75
+"""Exit status of a process that has done its share and wants another to take its place."""
+WATCH_INTERVAL: Final = 0.1
 """Seconds between two looks at running attempts: how exactly timeouts are kept."""
+LONGEST_LOOK: Final = 5.0
+"""Seconds, at most, between two looks after leases that no notification has asked for."""
+LONGEST_PAUSE: Final = 5.0
+"""Seconds, at most, between two tries while the database is away: so soon does work go on when it is back."""
+PATIENCE: Final = 2.0
+"""Seconds that a stopping worker gives a database which may be away."""
+MEGABYTE: Final = 2**20
 
 
 class WorkerProcess:
-    """`queues` None serves all of them; `burst` leaves once nothing is due and nothing is at work."""
+    """Made on the event loop that it works on."""
 
-    def __init__(
-        self, parameters: dict[str, Any], *, concurrency: int, queues: Sequence[str] | None, burst: bool
-    ) -> None:
+    def __init__(self, parameters: dict[str, Any], options: Options) -> None:
         self.id = str(ids.new_id())
-        self._concurrency = concurrency
-        self._queues = queues
-        self._burst = burst
+        self._options = options
         self._parameters = parameters
-        self._executions: dict[str, Execution] = {}
-        self._units: set[asyncio.Task[None]] = set()
-        self._errands: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._bell = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._committing = AsyncPort(lambda: self._parameters, "workflow settle")
-        self._claims = AsyncPort(lambda: self._parameters, "workflow claim")
-        self._rest = AsyncPort(lambda: self._parameters, "workflow sweep")
+        self._retiring = False
+        self._outage = Outage()
+        self._committing = AsyncPort(lambda: parameters, "workflow settle")
+        self._claims = AsyncPort(lambda: parameters, "workflow claim")
+        self._rest = AsyncPort(lambda: parameters, "workflow sweep")
         self._pool = ThreadPool(conf.THREADS, self._loop)
         self._pusher = Pusher(self._rest)
-        self.committer = Committer(self._committing, self._pusher.announce)
+        self.committer = Committer(self._committing, self._pusher.announce, outage=self._outage)
         self._runtime = WorkerRuntime(self._rest, self.committer, self._pool, self._pusher)
+        self._units = Units(self._runtime, self._outage, self._bell.set)
         self._heartbeat = Heartbeat(
-            lambda: self._parameters,
+            lambda: parameters,
             self.id,
-            self._leases,
-            lambda jobs: self._threadsafe(self._lost_jobs, jobs),
-            lambda: self._threadsafe(self._lost_all),
+            self._units.leases,
+            lambda: self._threadsafe(self._units.look),
             lambda: self._pool.abandoned,
+            self._outage,
         )
 
     # --- life -----------------------------------------------------------------------------------
@@ -78,12 +85,13 @@ class WorkerProcess:
         await self._register()
         self._heartbeat.start()
         background = [
-            self._loop.create_task(coroutine, name=f"workflow-{name}")
-            for name, coroutine in (
-                ("listen", self._listen()),
-                ("sweep", self._sweep()),
-                ("watch", self._watch()),
-                ("push", self._pusher.run()),
+            self._loop.create_task(self._forever(name, work), name=f"workflow-{name}")
+            for name, work in (
+                ("listening", self._listen),
+                ("sweeping", self._sweep),
+                ("watching", self._watch),
+                ("looking after leases", self._look),
+                ("pushing", self._pusher.run),
             )
         ]
         try:
@@ -95,18 +103,28 @@ class WorkerProcess:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             await self._close()
-        return 0
+        return RETIRED if self._retiring and not self._stopping.is_set() else 0
 
     def stop(self) -> None:
-        """First signal: claim nothing more, let handlers finish. Second: give everything back now."""
+        """Claim nothing more and let handlers finish. Safe to call again."""
+        if not self._stopping.is_set():
+            logger.info(
+                "worker %s stops: it claims nothing more, handlers get %g s", self.id, conf.SHUTDOWN_GRACE
+            )
+            self._stopping.set()
+            self._bell.set()
+
+    def hurry(self) -> None:
+        """Give everything back now."""
+        self.stop()
+        self._hurry.set()
+
+    def on_signal(self) -> None:
+        """The first signal stops, the second is in a hurry."""
         if self._stopping.is_set():
-            self._hurry.set()
-            return
-        logger.info(
-            "worker %s stops: it claims nothing more, handlers get %g s", self.id, conf.SHUTDOWN_GRACE
-        )
-        self._stopping.set()
-        self._bell.set()
+            self.hurry()
+        else:
+            self.stop()
 
     async def _register(self) -> None:
         serves = [
@@ -118,59 +136,49 @@ class WorkerProcess:
             }
             for w in registry.all()
         ]
-        queues = list(self._queues) if self._queues is not None else []
         row = (
             self.id,
             socket.gethostname(),
             os.getpid(),
-            json.dumps(queues),
+            json.dumps(self._options.queues or []),
             json.dumps(serves),
-            self._concurrency,
+            self._options.concurrency,
             conf.THREADS,
         )
-        await self._patiently(workers_sql.REGISTER, row)
-        logger.info(
-            "worker %s serves %d workflows, %d units at once", self.id, len(serves), self._concurrency
-        )
-
-    async def _patiently(self, sql: str, parameters: tuple[Any, ...]) -> None:
-        """Runs a statement as soon as the database can be reached."""
         pause = 0.5
-        while True:
+        while not self._stopping.is_set():
             try:
-                await self._rest.run([(sql, parameters)])
-                return
+                await self._rest.run([(workers_sql.REGISTER, row)])
             except psycopg.Error as error:
-                if not is_connection_lost(error) or self._stopping.is_set():
+                if not is_connection_lost(error):
                     raise
-                logger.warning("the database is away, trying again in %.1f s: %s", pause, error)
-            await self._sleep(pause)
-            pause = min(pause * 2, 30.0)
+                self._outage.lost("starting", error)
+                await self._wait_for_bell(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                break
+        logger.info(
+            "worker %s serves %d workflows, %d units at once", self.id, len(serves), self._options.concurrency
+        )
 
     async def _finish(self) -> None:
         """Lets handlers finish within the grace, then gives back what is left without spending an attempt."""
-        for execution in list(self._executions.values()):
-            execution.stop()
-        if self._units:
-            hurry = self._loop.create_task(self._hurry.wait())
-            everything = self._loop.create_task(asyncio.wait(self._units))
-            await asyncio.wait(
-                [hurry, everything], timeout=conf.SHUTDOWN_GRACE, return_when=asyncio.FIRST_COMPLETED
-            )
-            hurry.cancel()
-            everything.cancel()
-        left = list(self._executions.values())
-        for execution in left:
-            logger.warning("%s is given back: its handler did not end in time", execution.claim.job_id)
-            execution.interrupt()
-        if self._units:
-            await asyncio.wait(self._units, timeout=5)
+        if self._retiring:
+            await self._units.over(conf.SHUTDOWN_GRACE, self._stopping)
+        self._units.stop()
+        await self._units.over(conf.SHUTDOWN_GRACE, self._hurry)
+        await self._units.interrupt(PATIENCE)
+        if self._units.stranded:
+            try:
+                await asyncio.wait_for(self._release_stranded(), PATIENCE)
+            except (psycopg.Error, TimeoutError) as error:
+                logger.warning("what was claimed last comes back when its lease runs out: %s", error)
 
     async def _close(self) -> None:
         self._heartbeat.stop()
         await self._runtime.close()
         try:
-            await asyncio.wait_for(self._rest.run([(workers_sql.STOPPED, (self.id,))]), timeout=2)
+            await asyncio.wait_for(self._rest.run([(workers_sql.STOPPED, (self.id,))]), PATIENCE)
         except (psycopg.Error, TimeoutError) as error:
             logger.info("could not sign off: %s", error)
         for port in (self._committing, self._claims, self._rest):
@@ -183,146 +191,113 @@ class WorkerProcess:
 
     async def _claim_until_stopped(self) -> None:
         pause = 0.5
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not self._retiring:
             self._bell.clear()
-            free = self._concurrency - len(self._units)
-            wait: float | None = None
+            wait: float | None = conf.POLL_INTERVAL
             try:
-                if free > 0 and not self._heartbeat.silent:
-                    wait = await self._claim(free)
-                else:
-                    wait = conf.POLL_INTERVAL
+                if (room := self._room()) > 0:
+                    wait = await self._claim_or_stop(room)
                 pause = 0.5
-            except (psycopg.Error, OSError) as error:
-                logger.warning("claiming failed, trying again in %.1f s: %s", pause, error)
-                wait, pause = pause, min(pause * 2, 30.0)
+            except psycopg.Error as error:
+                if is_connection_lost(error):
+                    self._outage.lost("claiming", error)
+                else:
+                    logger.exception("claiming failed and is tried again")
+                wait, pause = pause * random.uniform(0.5, 1.0), min(pause * 2, LONGEST_PAUSE)
+            except Exception:
+                logger.exception("claiming failed and is tried again")
+                wait, pause = pause * random.uniform(0.5, 1.0), min(pause * 2, LONGEST_PAUSE)
             if wait is None:
                 return
             if wait > 0:
                 await self._wait_for_bell(wait)
 
-    async def _claim(self, free: int) -> float | None:
+    def _room(self) -> int:
+        """How many jobs may be claimed now."""
+        if self._heartbeat.silent:
+            return 0
+        room = self._options.concurrency - len(self._units)
+        if self._options.max_jobs is None:
+            return room
+        left = self._options.max_jobs - self._units.launched
+        if left <= 0:
+            self._retire(f"it has taken {self._units.launched} jobs")
+        return min(room, left)
+
+    async def _claim_or_stop(self, room: int) -> float | None:
+        """Claims; a claim that is on its way when the worker is told to stop gets a little time to come back."""
+        claiming = self._loop.create_task(self._claim(room))
+        stopped = self._loop.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([claiming, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not claiming.done():
+                await asyncio.wait([claiming], timeout=PATIENCE)
+            if claiming.done():
+                return claiming.result()
+            return 0
+        finally:
+            stopped.cancel()
+            if not claiming.done() or claiming.cancelled() or claiming.exception() is not None:
+                self._units.stranded = True
+            claiming.cancel()
+
+    async def _claim(self, room: int) -> float | None:
         """Claims and launches; in how many seconds to look again, None to leave."""
-        claimed, due = await claims_store.claim(self._claims, self.id, free, self._queues)
+        if self._units.stranded:
+            await self._release_stranded()
+        claimed, due = await claims_store.claim(self._claims, self.id, room, self._options.queues)
+        self._outage.back()
+        if self._stopping.is_set():
+            await claims_store.release(self._claims, claimed, delay=0.0, refund=True)
+            return 0
         if claimed:
-            await execute(claimed, self._runtime, self._launch)
-        if len(claimed) >= free:
-            return 0 if len(self._units) < self._concurrency else conf.POLL_INTERVAL
+            await execute(claimed, self._runtime, self._units.launch)
+        if len(claimed) >= room:
+            return 0 if len(self._units) < self._options.concurrency else conf.POLL_INTERVAL
         if claimed:
             return 0
-        if self._burst and not self._units:
+        if self._options.burst and not self._units:
             return None
         wait = conf.POLL_INTERVAL * random.uniform(0.8, 1.2)
         return wait if due is None else max(min(wait, due), 0.001)
 
-    def _launch(self, execution: Execution) -> None:
-        job_id = execution.claim.job_id
-        self._executions[job_id] = execution
-        task = self._loop.create_task(self._drive(execution))
-        self._units.add(task)
-        task.add_done_callback(self._unit_ended)
-        if conf.UNIT_TIMEOUT > 0:
-            self._arm(execution, conf.UNIT_TIMEOUT)
-
-    def _arm(self, execution: Execution, seconds: float) -> None:
-        def fire() -> None:
-            if self._executions.get(execution.claim.job_id) is execution:
-                execution.expire_unit(seconds)
-                self._arm(execution, seconds)
-
-        execution.timer = self._loop.call_later(seconds, fire)
-
-    async def _drive(self, execution: Execution) -> None:
-        try:
-            await execution.run()
-        except Exception:
-            logger.exception("unit %s of run %s failed", execution.claim.job_id, execution.lease.run_id)
-            execution.abandon(LEASE_LOST)
-            await claims_store.release(
-                self._rest,
-                [execution.claim],
-                delay=5.0,
-                refund=False,
-                reason="the engine failed; see the worker's log",
-            )
-        finally:
-            self._executions.pop(execution.claim.job_id, None)
-            if execution.timer is not None:
-                execution.timer.cancel()
-
-    def _unit_ended(self, task: asyncio.Task[None]) -> None:
-        self._units.discard(task)
-        self._bell.set()
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a unit could not be given back", exc_info=task.exception())
+    async def _release_stranded(self) -> None:
+        """A claim whose answer was lost may have been committed: whatever nobody drives goes back."""
+        count = await claims_store.release_stranded(self._claims, self.id, self._units.tokens())
+        self._units.stranded = False
+        if count:
+            logger.info("%d jobs go back: their claim was never answered", count)
 
     async def _wait_for_bell(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._bell.wait()
         except TimeoutError:
-            await self._look_for_lost()
+            return
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(coroutine)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
-
-    async def _sleep(self, seconds: float) -> None:
+    def _threadsafe(self, fn: Callable[[], None]) -> None:
         try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
-
-    # --- leases ---------------------------------------------------------------------------------
-
-    def _leases(self) -> list[tuple[str, str]]:
-        return [(e.lease.job_id, e.lease.token) for e in list(self._executions.values())]
-
-    def _threadsafe(self, fn: Any, *arguments: Any) -> None:
-        try:
-            self._loop.call_soon_threadsafe(fn, *arguments)
+            self._loop.call_soon_threadsafe(fn)
         except RuntimeError:
             logger.debug("the loop has ended")
 
-    def _lost_jobs(self, jobs: Sequence[str]) -> None:
-        """The heartbeat found leases gone: why is asked before handlers are told."""
-        if any(job_id in self._executions for job_id in jobs):
-            self._spawn(self._look_for_lost())
-
-    def _lost_all(self) -> None:
-        for execution in list(self._executions.values()):
-            execution.abandon(LEASE_LOST)
-
-    async def _look_for_lost(self) -> None:
-        """Asks which leases are gone: the floor under a notification that may be lost."""
-        leases = self._leases()
-        if not leases:
-            return
-        jobs, tokens = plain(job for job, _ in leases), plain(token for _, token in leases)
-        try:
-            rows = (await self._rest.run([(claim_sql.LOST, (jobs, tokens))]))[0]
-        except psycopg.Error as error:
-            logger.info("could not look after leases: %s", error)
-            return
-        for job_id, reason in rows:
-            self._lose(job_id, reason)
-
-    def _lose(self, job_id: str, reason: str) -> None:
-        execution = self._executions.get(job_id)
-        if execution is not None and execution.lost is None:
-            logger.warning("job %s of run %s is lost: %s", job_id, execution.lease.run_id, reason)
-            execution.abandon(reason)
-
     # --- background -----------------------------------------------------------------------------
 
-    async def _listen(self) -> None:
-        def on_signal(run_id: str) -> None:
-            if any(e.lease.run_id == run_id for e in self._executions.values()):
-                self._spawn(self._look_for_lost())
+    async def _forever(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Nothing that goes wrong in the background may end it: timeouts, sweeps and wake-ups would just stop."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception as error:
+                if isinstance(error, psycopg.Error) and is_connection_lost(error):
+                    self._outage.lost(name, error)
+                else:
+                    logger.exception("%s failed and starts anew", name)
+            await asyncio.sleep(1.0)
 
-        await doorbell_class()(lambda: self._parameters, self._bell.set, on_signal).listen()
+    async def _listen(self) -> None:
+        await doorbell_class()(lambda: self._parameters, self._bell.set, self._units.signalled).listen()
 
     async def _sweep(self) -> None:
         while True:
@@ -330,29 +305,63 @@ class WorkerProcess:
             if any((await sweeps.sweep(self._rest)).values()):
                 self._bell.set()
 
-    async def _watch(self) -> None:
+    async def _look(self) -> None:
+        """The floor under a notification that may be lost."""
         while True:
+            await asyncio.sleep(min(conf.POLL_INTERVAL, LONGEST_LOOK))
+            self._units.look()
+
+    async def _watch(self) -> None:
+        ticks = 0
+        while True:
+            before = self._loop.time()
             await asyncio.sleep(WATCH_INTERVAL)
-            self._runtime.watch()
+            self._runtime.watch(late=self._loop.time() - before - WATCH_INTERVAL)
+            if self._heartbeat.fell_silent():
+                self._units.lose_all()
+            ticks += 1
+            if ticks % 10 == 0:
+                self._watch_surroundings()
+
+    def _watch_surroundings(self) -> None:
+        parent, limit = self._options.parent, self._options.max_rss
+        if parent is not None and os.getppid() != parent:
+            logger.error("the process that started this worker is gone")
+            self.stop()
+        if limit is not None and not self._retiring and (used := resident()) > limit * MEGABYTE:
+            self._retire(f"{used // MEGABYTE} MB are resident, more than {limit}")
+
+    def _retire(self, why: str) -> None:
+        logger.info("worker %s retires: %s", self.id, why)
+        self._retiring = True
+        self._bell.set()
 
 
-def _install_signals(process: WorkerProcess) -> None:
+def _install_signals(process: WorkerProcess, supervised: bool) -> None:
+    """A supervised process may be told twice, by the terminal and by its parent: only the latter is in a hurry."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, process.stop)
-        except (NotImplementedError, RuntimeError):  # Windows, or not the main thread
-            return
+    stop = process.stop if supervised else process.on_signal
+    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop}
+    if supervised:
+        handlers[signal.SIGUSR2] = process.hurry
+    try:
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+    except (NotImplementedError, RuntimeError):  # Windows, or not the main thread
+        return
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, list(handlers))
 
 
-def run_process(*, concurrency: int, queues: Sequence[str] | None, burst: bool) -> int:
+def run_process(options: Options) -> int:
     """One worker process, in this thread, until it is done. Returns the exit status."""
-
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "pthread_sigmask"):
+        # A signal that comes before there is a loop to take it waits for that, and kills nobody meanwhile.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     parameters = connection_parameters()
 
     async def main() -> int:
-        process = WorkerProcess(parameters, concurrency=concurrency, queues=queues, burst=burst)
-        _install_signals(process)
+        process = WorkerProcess(parameters, options)
+        _install_signals(process, options.parent is not None)
         return await process.run()
 
     return asyncio.run(main())

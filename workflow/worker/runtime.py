@@ -27,6 +27,8 @@ logger = logging.getLogger("workflow")
 
 NOTE_INTERVAL = 0.5
 """Seconds between two writings of one attempt's progress and log."""
+BLOCKED = 1.0
+"""Seconds for which a handler may block the event loop before it is told on."""
 ZOMBIE_GRACE = 1.0
 """Seconds that a handler gets to end after it was interrupted, before its thread is replaced."""
 
@@ -52,6 +54,8 @@ class WorkerRuntime:
         self._running: dict[int, _Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._noting: dict[int, float] = {}
+        self._ended_lately: set[str] = set()
+        """Paths of async handlers that ended since the last watch."""
 
     # --- the protocol ---------------------------------------------------------------------------
 
@@ -109,8 +113,17 @@ class WorkerRuntime:
 
     # --- what the worker calls ------------------------------------------------------------------
 
-    def watch(self) -> None:
-        """Ends attempts whose time is up, and gives up threads that do not come back. Called a few times a second."""
+    def watch(self, late: float = 0.0) -> None:
+        """Ends attempts whose time is up, and gives up threads that do not come back. Called a few times a second;
+        `late`: how many seconds later than it should be, since something has blocked the loop.
+        """
+        if late > BLOCKED:
+            at_work = {r.attempt.path for r in self._running.values() if r.work is None}
+            suspects = ", ".join(sorted(at_work | self._ended_lately)) or "none"
+            logger.warning(
+                "the event loop was blocked for %.1f s; async handlers at work: %s", late, suspects
+            )
+        self._ended_lately.clear()
         now = time.monotonic()
         for key, running in list(self._running.items()):
             attempt = running.attempt
@@ -155,6 +168,7 @@ class WorkerRuntime:
         task.add_done_callback(self._tasks.discard)
 
     def _task_ended(self, key: int, task: asyncio.Task[Fact]) -> None:
+        self._ended_lately.add(self._running[key].attempt.path)
         if task.cancelled():  # told to stop before it began: nobody waits for its fact
             del self._running[key]
         else:

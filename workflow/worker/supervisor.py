@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from types import FrameType
 
 from django.db import connections
 
-from workflow.conf import conf
-from workflow.worker.process import run_process
+from workflow.worker.options import Options, options_of
+from workflow.worker.process import RETIRED, run_process
 
 logger = logging.getLogger("workflow")
+
+YOUNG = 5.0
+"""Seconds: a process that dies younger is not started anew at once, or it would go round in circles."""
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
 
 
 def run(
@@ -24,77 +32,123 @@ def run(
     processes: int = 1,
     queues: Sequence[str] | None = None,
     burst: bool = False,
+    max_jobs: int | None = None,
+    max_rss: int | None = None,
 ) -> int:
     """Runs workers until they are told to stop (or, in a burst, until nothing is due). Returns the exit status.
 
     `concurrency`: units at once in each process, `WORKFLOW["CONCURRENCY"]` by default. `queues`: all of them
-    when empty or None.
+    when empty or None. `max_jobs`, `max_rss` (megabytes): a process that has taken so many units, or has
+    so much memory resident, finishes what it has in hand and is replaced.
     """
-    concurrency = concurrency or conf.CONCURRENCY
-    queues = list(queues) if queues else None
-    if processes <= 1:
-        return run_process(concurrency=concurrency, queues=queues, burst=burst)
-    return _Supervisor(concurrency, processes, queues, burst).run()
+    options = options_of(concurrency, queues, burst, max_jobs, max_rss)
+    if processes <= 1 and max_jobs is None and max_rss is None:
+        return run_process(options)
+    if not hasattr(os, "fork"):
+        raise OSError("several processes, or replacing one, needs fork, which this system lacks")
+    return _Supervisor(options, max(processes, 1)).run()
 
 
 class _Supervisor:
     """Forks the processes before any thread or connection exists, and starts one anew when it dies."""
 
-    def __init__(self, concurrency: int, processes: int, queues: Sequence[str] | None, burst: bool) -> None:
-        self._concurrency = concurrency
+    STOPS = (signal.SIGTERM, signal.SIGINT)
+    MASKED = (*STOPS, signal.SIGUSR2) if hasattr(signal, "SIGUSR2") else STOPS
+
+    def __init__(self, options: Options, processes: int) -> None:
+        self._options = replace(options, parent=os.getpid())
         self._processes = processes
-        self._queues = queues
-        self._burst = burst
         self._children: dict[int, float] = {}
-        self._stopping = False
+        self._signals = 0
+        self._pause = FIRST_PAUSE
+        self._due: list[float] = []
+        """When processes are to be started anew."""
 
     def run(self) -> int:
         connections.close_all()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        reading, writing = os.pipe()
+        for end in (reading, writing):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to be woken by it
+        for number in self.STOPS:
             signal.signal(number, self._on_signal)
         for _ in range(self._processes):
             self._fork()
         worst = 0
-        while self._children:
-            try:
-                pid, status = os.wait()
-            except InterruptedError:
-                continue
-            except ChildProcessError:
-                break
-            born = self._children.pop(pid, None)
-            if born is None:
-                continue
-            code = os.waitstatus_to_exitcode(status)
-            if self._stopping or (self._burst and code == 0):
-                worst = max(worst, abs(code))
-                continue
-            logger.error("worker process %d ended with status %d; another takes its place", pid, code)
-            if time.monotonic() - born < 1.0:
-                time.sleep(1.0)  # a process that dies at once must not be restarted in a tight loop
-            self._fork()
+        while self._children or self._due:
+            worst = max(worst, self._reap())
+            self._start_due()
+            if self._children or self._due:
+                timeout = min(self._due) - time.monotonic() if self._due else None
+                select.select([reading], [], [], None if timeout is None else max(0.0, timeout))
+                with suppress(BlockingIOError):
+                    os.read(reading, 4096)
         return worst
 
+    def _reap(self) -> int:
+        """Takes note of processes that have ended; the worst of the exit statuses that are final."""
+        worst = 0
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return worst
+            if not pid:
+                return worst
+            born = self._children.pop(pid, None)
+            if born is not None:
+                worst = max(worst, self._ended(pid, born, os.waitstatus_to_exitcode(status)))
+
+    def _ended(self, pid: int, born: float, code: int) -> int:
+        now = time.monotonic()
+        if self._signals or (self._options.burst and code == 0):
+            return abs(code)
+        if code == RETIRED:
+            logger.info("worker process %d has done its share; another takes its place", pid)
+            self._due.append(now)
+            return 0
+        if now - born >= YOUNG:
+            self._pause = FIRST_PAUSE
+        logger.error("worker process %d ended with status %d; another takes its place", pid, code)
+        self._due.append(now if now - born >= YOUNG else now + self._pause)
+        if now - born < YOUNG:
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        return 0
+
+    def _start_due(self) -> None:
+        if self._signals:
+            self._due.clear()
+        now = time.monotonic()
+        ready = [due for due in self._due if due <= now]
+        self._due = [due for due in self._due if due > now]
+        for _ in ready:
+            self._fork()
+
     def _fork(self) -> None:
+        # A signal that comes while there are two processes and one set of handlers waits until that is settled.
+        signal.pthread_sigmask(signal.SIG_BLOCK, self.MASKED)
         pid = os.fork()
         if pid:
             self._children[pid] = time.monotonic()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self.MASKED)
             return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        code = 1
         try:
-            code = run_process(concurrency=self._concurrency, queues=self._queues, burst=self._burst)
+            signal.set_wakeup_fd(-1)
+            for number in (*self.STOPS, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            code = run_process(self._options)
         except BaseException:
             logger.exception("worker process %d failed", os.getpid())
-            code = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stopping = True
+        """The first is passed on as SIGTERM; the second is in a hurry."""
+        self._signals += 1
         for pid in self._children:
-            try:
-                os.kill(pid, signal.SIGTERM if number == signal.SIGTERM else signal.SIGINT)
-            except ProcessLookupError:
-                logger.debug("worker process %d is gone already", pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM if self._signals == 1 else signal.SIGUSR2)

@@ -1,0 +1,191 @@
+"""SIGTERM and SIGINT: nothing is lost, no attempt is spent, and the worker leaves when it was told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from tests.support import invariants
+from tests.support.crash import called, calls, dispatch, finished, node, status
+from tests.support.workers import Launcher, eventually
+from workflow import states
+from workflow.models import Job, RunEvent, Worker
+
+pytestmark = pytest.mark.crash
+
+
+def ready(pid: int) -> None:
+    """Waits until a worker process has signed on."""
+    eventually(lambda: Worker.objects.filter(pid=pid, stopped_at=None).exists())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_worker_leaves_at_once(workers: Launcher, number: int) -> None:
+    worker = workers.start()
+    ready(worker.pid)
+    begun = time.monotonic()
+    worker.send(number)
+    assert worker.wait() == 0
+    assert time.monotonic() - begun < 3
+    assert Worker.objects.get(pid=worker.pid).stopped_at is not None
+
+
+def test_a_signal_that_comes_while_a_worker_starts_is_heard(workers: Launcher) -> None:
+    for _ in range(3):
+        worker = workers.start(processes=2)
+        assert worker.stop() in (0, -signal.SIGTERM)  # the latter before `run` was entered
+    worker = workers.start(processes=2)
+    eventually(lambda: len(worker.family()) == 3)
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize(("name", "deed"), [("pair", "sleep:1"), ("steady", "sleep:1")])
+def test_a_handler_may_finish_and_what_follows_is_given_back(workers: Launcher, name: str, deed: str) -> None:
+    worker = workers.start()
+    handle = dispatch(name, {f"{name}.s.a": [deed]})
+    called(handle, f"{name}.s.a")
+    assert worker.stop() == 0
+    assert node(handle, f"{name}.s.a").status == states.COMPLETED
+    (job,) = Job.objects.filter(run_id=handle.run_id)
+    assert (job.lease_token, job.attempt, calls(handle, f"{name}.s.b")) == (None, 0, [])
+    workers.start()
+    finished(handle)
+    assert [len(calls(handle, f"{name}.s.{each}")) for each in "ab"] == [1, 1]
+    assert [node(handle, f"{name}.s.{each}").attempt for each in "ab"] == [1, 1]
+    invariants.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "deed", "how"),
+    [("plain", "hold:60", "Aborted"), ("calm", "sleep:60", "CancelledError"), ("plain", "stubborn:60", None)],
+)
+def test_what_does_not_finish_in_time_is_given_back_without_an_attempt(
+    workers: Launcher, name: str, deed: str, how: str | None
+) -> None:
+    path = f"{name}.s.a"
+    worker = workers.start(settings={"SHUTDOWN_GRACE": 0.5})
+    handle = dispatch(name, {path: [deed]})
+    called(handle, path)
+    begun = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - begun < 8
+    assert (node(handle, path).status, node(handle, path).attempt) == (states.PENDING, 0)
+    assert [ended for _, _, ended in calls(handle, path)] == [how]
+    (job,) = Job.objects.filter(run_id=handle.run_id)
+    assert (job.lease_token, job.attempt) == (None, 0)
+    given_back = RunEvent.objects.get(run_id=handle.run_id, name=states.EVENT_ACTION_RETRYING)
+    assert given_back.data["reason"] == "shutdown"
+    workers.start(settings={"SHUTDOWN_GRACE": 0.5})
+    assert [attempt for attempt, _, _ in called(handle, path, times=2)] == [1, 1]
+    invariants.check(at_rest=False)
+
+
+def test_a_compensation_is_given_back_without_an_attempt_too(workers: Launcher) -> None:
+    worker = workers.start(settings={"SHUTDOWN_GRACE": 0.2})
+    handle = dispatch("pair", {"pair.s.b": ["fatal"], "undo pair.s.a": ["hold:60"]})
+    called(handle, "pair.s.a", "undo")
+    assert worker.stop() == 0
+    assert node(handle, "pair.s.a").compensate_attempt == 0
+    workers.start(settings={"SHUTDOWN_GRACE": 0.2})
+    assert [attempt for attempt, _, _ in called(handle, "pair.s.a", "undo", times=2)] == [1, 1]
+
+
+def test_a_second_signal_leaves_now(workers: Launcher) -> None:
+    worker = workers.start(settings={"SHUTDOWN_GRACE": 600})
+    handle = dispatch("plain", {"plain.s.a": ["stubborn:60"]})
+    called(handle, "plain.s.a")
+    worker.send(signal.SIGTERM)
+    eventually(lambda: worker.lines("stops"))
+    worker.send(signal.SIGTERM)
+    begun = time.monotonic()
+    assert worker.wait() == 0
+    assert time.monotonic() - begun < 8
+    assert (node(handle, "plain.s.a").status, node(handle, "plain.s.a").attempt) == (states.PENDING, 0)
+
+
+def test_a_stopping_worker_claims_nothing_more(workers: Launcher) -> None:
+    worker = workers.start()
+    first = dispatch("plain", {"plain.s.a": ["sleep:1"]})
+    called(first, "plain.s.a")
+    worker.send(signal.SIGTERM)
+    eventually(lambda: worker.lines("stops"))
+    second = dispatch("plain")
+    assert worker.wait() == 0
+    assert (status(first), status(second)) == (states.COMPLETED, states.PENDING)
+    assert Job.objects.get(run_id=second.run_id).attempt == 0
+
+
+# --- several processes ----------------------------------------------------------------------------
+
+
+def test_a_signal_to_the_whole_group_counts_once(workers: Launcher) -> None:
+    """As Ctrl-C in a terminal: parent and children get it, and the parent passes it on."""
+    worker = workers.start(processes=2)
+    handles = [dispatch("plain", {"plain.s.a": ["sleep:1"]}) for _ in range(4)]
+    for handle in handles:
+        called(handle, "plain.s.a")
+    os.killpg(worker.pid, signal.SIGINT)
+    assert worker.wait() == 0
+    assert [status(handle) for handle in handles] == [states.COMPLETED] * 4
+    invariants.check(exact=True)
+
+
+def test_a_second_signal_to_the_parent_hurries_its_children(workers: Launcher) -> None:
+    worker = workers.start(settings={"SHUTDOWN_GRACE": 600}, processes=2)
+    handle = dispatch("plain", {"plain.s.a": ["hold:60"]})
+    called(handle, "plain.s.a")
+    worker.send(signal.SIGTERM)
+    eventually(lambda: len(worker.family()) == 2, what="the idle child has not left")
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert node(handle, "plain.s.a").attempt == 0
+
+
+def test_a_child_that_dies_is_replaced(workers: Launcher) -> None:
+    worker = workers.start(processes=2)
+    eventually(lambda: Worker.objects.count() == 2)
+    handle = dispatch("plain", {"plain.s.a": ["hold:60", "ok"]})
+    ((_, pid, _),) = called(handle, "plain.s.a")
+    assert pid in worker.family()
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: worker.lines(str(pid), "another takes its place"))
+    eventually(lambda: Worker.objects.count() == 3)
+    assert worker.stop() == 0
+    assert pid not in worker.family()
+
+
+def test_children_whose_parent_is_killed_leave_by_themselves(workers: Launcher) -> None:
+    worker = workers.start(processes=2)
+    eventually(lambda: Worker.objects.count() == 2)
+    children = [psutil.Process(pid) for pid in worker.family() if pid != worker.pid]
+    worker.kill()
+    gone, alive = psutil.wait_procs(children, timeout=30)
+    assert (len(gone), alive) == (2, [])
+    assert not Worker.objects.filter(stopped_at=None).exists()
+
+
+def test_a_process_that_has_done_its_share_is_replaced(workers: Launcher) -> None:
+    worker = workers.start(max_jobs=10)
+    handles = [dispatch("plain") for _ in range(25)]
+    finished(*handles)
+    pids = [calls(handle, "plain.s.a")[0][1] for handle in handles]
+    assert sorted(pids.count(pid) for pid in set(pids)) == [5, 10, 10]
+    invariants.check(exact=True)
+    assert worker.stop() == 0
+
+
+def test_a_process_that_has_grown_too_big_finishes_its_work_and_is_replaced(workers: Launcher) -> None:
+    worker = workers.start(max_rss=1)
+    handle = dispatch("pair", {"pair.s.a": ["sleep:3"]})
+    finished(handle)
+    assert {pid for _, pid, _ in calls(handle, "pair.s.a")} == {
+        pid for _, pid, _ in calls(handle, "pair.s.b")
+    }
+    assert worker.lines("MB are resident, more than 1")
+    eventually(lambda: Worker.objects.count() >= 2)
+    assert worker.stop() == 0
+    invariants.check(exact=True)

@@ -1,0 +1,47 @@
+"""What a worker says while the database is away: a few lines, however long it takes and whoever notices."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+logger = logging.getLogger("workflow")
+
+FIRST_REMINDER = 10.0
+LONGEST_SILENCE = 300.0
+"""Seconds between two lines about one outage; doubled each time, from the first to the longest."""
+
+
+class Outage:
+    """`lost` and `back` are called by whoever uses a connection, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: float | None = None
+        self._next = 0.0
+        self._pause = FIRST_REMINDER
+
+    def lost(self, what: str, error: BaseException) -> None:
+        """`what` could not be done for lack of a connection."""
+        now = time.monotonic()
+        with self._lock:
+            if self._since is None:
+                self._since, self._pause = now, FIRST_REMINDER
+            elif now < self._next:
+                return
+            else:
+                self._pause = min(self._pause * 2, LONGEST_SILENCE)
+            self._next = now + self._pause
+            away = now - self._since
+        reason = " ".join(str(error).split()) or type(error).__name__
+        logger.warning("the database is away for %.0f s now, %s is tried again: %s", away, what, reason)
+
+    def back(self) -> None:
+        """Something was done: the database is there."""
+        if self._since is None:
+            return
+        with self._lock:
+            since, self._since = self._since, None
+        if since is not None:
+            logger.info("the database is back after %.1f s", time.monotonic() - since)

@@ -1,0 +1,161 @@
+"""The units that a worker process has in hand: launched, driven, lost, given back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import psycopg
+
+from workflow.conf import conf
+from workflow.executor import Execution, give_back
+from workflow.signals import LEASE_LOST
+from workflow.sql import claim as claim_sql
+from workflow.sql.arrays import plain
+from workflow.store.settle import is_connection_lost
+from workflow.worker.outage import Outage
+from workflow.worker.runtime import WorkerRuntime
+
+logger = logging.getLogger("workflow")
+
+
+class Units:
+    """By lease token, not by job: a process may claim again a job that it has lost, while the handler of the
+    first claim has not yet heard of it. `on_room` is called whenever one is over.
+    """
+
+    def __init__(self, runtime: WorkerRuntime, outage: Outage, on_room: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._outage = outage
+        self._on_room = on_room
+        self._loop = asyncio.get_running_loop()
+        self._executions: dict[str, Execution] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._look_again = False
+        self.launched = 0
+        """How many there have been."""
+        self.stranded = False
+        """Whether a job may be left that carries a token of ours and that nobody drives."""
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    # --- driving --------------------------------------------------------------------------------
+
+    def launch(self, execution: Execution) -> None:
+        """Drives a unit until it lets go of its job."""
+        self.launched += 1
+        self._executions[execution.lease.token] = execution
+        task = self._loop.create_task(self._drive(execution))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        self._arm(execution, conf.UNIT_TIMEOUT)
+
+    def _arm(self, execution: Execution, seconds: float) -> None:
+        def fire() -> None:
+            if execution.lease.token in self._executions:
+                execution.expire_unit(seconds)
+                self._arm(execution, seconds)
+
+        execution.timer = self._loop.call_later(seconds, fire)
+
+    async def _drive(self, execution: Execution) -> None:
+        try:
+            await execution.run()
+        except Exception as error:
+            execution.abandon(LEASE_LOST)
+            try:
+                await give_back(execution.claim, execution.lease, error, self._runtime)
+            except Exception:
+                self.stranded = True
+                logger.exception("job %s could not be given back", execution.claim.job_id)
+        finally:
+            del self._executions[execution.lease.token]
+            if execution.timer is not None:
+                execution.timer.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._on_room()
+
+    # --- leases ---------------------------------------------------------------------------------
+
+    def leases(self) -> list[tuple[str, str]]:
+        """(job id, token) of each. Called from any thread."""
+        return [(e.lease.job_id, e.lease.token) for e in list(self._executions.values())]
+
+    def tokens(self) -> list[str]:
+        """The tokens of each."""
+        return list(self._executions)
+
+    def signalled(self, run_id: str) -> None:
+        """Somebody has changed a run: units of it look whether they still hold their lease."""
+        if any(e.lease.run_id == run_id for e in self._executions.values()):
+            self.look()
+
+    def look(self) -> None:
+        """Asks soon which leases are gone, and why; handlers are told."""
+        if not self._executions:
+            return
+        if self._looking is not None and not self._looking.done():
+            self._look_again = True
+            return
+        self._looking = self._loop.create_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            self._look_again = False
+            held = list(self._executions.values())
+            question = (
+                plain(e.lease.token for e in held),
+                plain(e.lease.job_id for e in held),
+                plain(e.lease.run_id for e in held),
+            )
+            try:
+                rows = (await self._runtime.port.run([(claim_sql.LOST, question)]))[0]
+            except psycopg.Error as error:
+                if not is_connection_lost(error):
+                    raise
+                self._outage.lost("looking after leases", error)
+                return
+            for token, reason in rows:
+                self._lose(token, reason)
+            if not self._look_again:
+                return
+
+    def _lose(self, token: str, reason: str) -> None:
+        execution = self._executions.get(token)
+        if execution is not None:
+            execution.lose(reason)
+
+    def lose_all(self) -> None:
+        """All leases count as lost: handlers are told, and nothing of theirs is taken any more."""
+        for execution in list(self._executions.values()):
+            execution.abandon(LEASE_LOST)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def over(self, seconds: float, hurry: asyncio.Event) -> None:
+        """Returns once all units are over, after so many seconds, or when there is a hurry."""
+        if not self._tasks:
+            return
+        hurried = self._loop.create_task(hurry.wait())
+        everything = self._loop.create_task(asyncio.wait(self._tasks))
+        await asyncio.wait([hurried, everything], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        everything.cancel()
+
+    def stop(self) -> None:
+        """Handlers may finish, nothing new is started, then the unit is given back."""
+        for execution in list(self._executions.values()):
+            execution.stop()
+
+    async def interrupt(self, seconds: float) -> None:
+        """Gives back what is left: handlers are told to stop, and what they return is not taken."""
+        for execution in list(self._executions.values()):
+            logger.warning("job %s is given back: its handler did not end in time", execution.lease.job_id)
+            execution.interrupt()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
