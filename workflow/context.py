@@ -95,7 +95,7 @@ class Context:
         self.signal.raise_if_aborted()
         entry = {"message": clean_text(message, 10_000)}
         if fields:
-            entry["fields"] = payload.normalise(fields, "ctx.log")
+            entry["fields"] = payload.normalise(fields, "ctx.log", hidden=None)
         self._report("log", None, entry)
 
     async def aprogress(self, percent: float, message: str | None = None) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 from workflow.conf import conf
 from workflow.errors import RunNotFound
 from workflow.models import Node, Run, RunEvent
-from workflow.redact import redact, redact_error, secrets_of
+from workflow.redact import masks, redact, redact_error, secrets_of, under_its_key
 
 MOST: Final = 1_000
 """Entries of one page, at most."""
@@ -46,11 +46,13 @@ def latest(run_id: UUID, count: int, secrets: Iterable[str]) -> list[Entry]:
 
 def secrets_of_run(run_id: UUID) -> frozenset[str]:
     """What is masked in the run's data and must not be seen in its texts either."""
-    if not conf.REDACT:
+    run = _runs(run_id).values_list("workflow", "input", "state", "context").first() if masks() else None
+    if run is None or not masks(run[0]):
         return frozenset()
-    run = _runs(run_id).values_list("input", "state", "context").first()
-    outputs = Node.objects.using(conf.DATABASE).filter(run_id=run_id, output__isnull=False)
-    return secrets_of(*(run or ()), *outputs.values_list("output", flat=True))
+    workflow, given, *others = run
+    nodes = Node.objects.using(conf.DATABASE).filter(run_id=run_id, output__isnull=False)
+    outputs = [under_its_key(path, output) for path, output in nodes.values_list("path", "output")]
+    return secrets_of(under_its_key("input", given), *others, *outputs, workflow=workflow)
 
 
 def shown(entries: Iterable[Entry], secrets: Iterable[str]) -> list[Entry]:

@@ -6,6 +6,10 @@ become what JSON has for them, as pydantic does it. The first execution and a re
 value, and what could not be stored is refused while it still has a name: ``PayloadInvalid`` says where it
 is and why.
 
+pydantic's secrets (``SecretStr`` and its like) are kept as what they hide, since handlers need it, but only
+under keys of which it is known that people are shown a mask instead (see ``workflow.redact``). Elsewhere they
+are refused: to keep them would give them away, and to keep their mask would lose them.
+
 Pure, and called once per action, hence the fast paths: None and flat dicts take about a microsecond.
 """
 
@@ -15,13 +19,14 @@ import cmath
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from enum import Enum
 from types import GeneratorType
-from typing import Any
+from typing import Any, Final
 
 from django.utils.functional import Promise
+from pydantic import Secret, SecretBytes, SecretStr
 from pydantic_core import to_json, to_jsonable_python
 
 from workflow.errors import PayloadInvalid
@@ -34,26 +39,36 @@ _SMALL_INT = 2**63
 # beyond 2**53, of another value; written out with ".0" it stays the float that it was.
 _LARGE_FLOAT = 1e16
 
+Hidden = Collection[str] | None
+"""Keys, in lower case, under which secrets may be kept; "*" is any. None: keep the mask, only people will read it."""
 
-def normalise(value: object, where: str = "payload") -> Any:
+_SECRETS: Final = (SecretStr, SecretBytes, Secret)
+_MASKED: Final = b"**"  # what pydantic shows of a secret begins so
+
+
+def normalise(value: object, where: str = "payload", hidden: Hidden = ()) -> Any:
     """``value`` as a JSON round trip gives it back: always a copy, of None, bool, int, float, str, list and
     dict.
     """
     if value is None:
         return None
-    return _Walk().start(value, where)
+    return _Walk(hidden).start(value, where)
 
 
-def dumps(value: object, where: str = "payload", limit: int | None = None) -> str:
+def dumps(
+    value: object, where: str = "payload", limit: int | None = None, hidden: Hidden = (), key: str = ""
+) -> str:
     """``value`` as compact JSON text; see ``encode``."""
-    return encode(value, where, limit)[1]
+    return encode(value, where, limit, hidden, key)[1]
 
 
-def encode(value: object, where: str = "payload", limit: int | None = None) -> tuple[Any, str]:
+def encode(
+    value: object, where: str = "payload", limit: int | None = None, hidden: Hidden = (), key: str = ""
+) -> tuple[Any, str]:
     """``value`` normalised, and as compact JSON text.
 
     ``where`` opens the message of ``PayloadInvalid``; ``limit`` is the text's most bytes in UTF-8, None for
-    any.
+    any. ``key`` is where the value will stand if it is no dict.
     """
     if value is None:
         return None, "null"
@@ -65,7 +80,7 @@ def encode(value: object, where: str = "payload", limit: int | None = None) -> t
         else:
             _check_size(len(raw), where, limit)
             return value.copy(), raw.decode()
-    walk = _Walk()
+    walk = _Walk(hidden, key)
     normal = walk.start(value, where)
     raw = _write(normal).encode() if walk.large_float else to_json(normal)
     _check_size(len(raw), where, limit)
@@ -130,10 +145,17 @@ class _TooDeep(_Fault):
 class _Walk:
     """One pass over a value. ``large_float`` afterwards tells that the text needs ``_write``."""
 
-    __slots__ = ("large_float",)
+    __slots__ = ("hidden", "keys", "large_float", "under")
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: Hidden, key: str = "") -> None:
+        self.hidden = hidden
+        self.keys = hidden or ()
+        self.under = self.hides(key)
         self.large_float = False
+
+    def hides(self, key: str) -> bool:
+        """Whether what stands under this key is masked for people."""
+        return "*" in self.keys or key.lower() in self.keys
 
     def start(self, value: object, where: str) -> Any:
         try:
@@ -193,9 +215,27 @@ class _Walk:
         (text,) = _by_pydantic(lambda: [to_jsonable_python(value)], value)
         return self.text(text)
 
+    def secret(self, value: SecretStr | SecretBytes | Secret[Any], depth: int) -> Any:
+        if self.hidden is None:
+            return self.text(str(value))
+        if not self.under:
+            raise _Fault(
+                f"a {type(value).__name__} is kept only under a key that some input= or output= of the workflow "
+                "declares to be one, so that it is masked wherever people look; what they may see is its "
+                "get_secret_value()"
+            )
+        inside = value.get_secret_value()
+        if not isinstance(inside, bytes):
+            return self.any(inside, depth)
+        try:
+            return self.text(inside.decode())
+        except UnicodeDecodeError:
+            raise _Fault("bytes that are no UTF-8 cannot be stored as JSON") from None
+
     def mapping(self, container: object, items: dict[Any, Any], depth: int) -> dict[str, Any]:
         if depth > MAX_DEPTH:
             raise _TooDeep
+        under = self.under = self.under and depth > 1
         result: dict[str, Any] = {}
         count = 0
         for key, item in items.items():
@@ -206,10 +246,13 @@ class _Walk:
             if item is None or kind is bool or (kind is str and item.isascii() and "\0" not in item):
                 result[name] = item
                 continue
+            if self.keys:
+                self.under = under or self.hides(name)
             try:
                 result[name] = self.any(item, depth + 1)
             except _Fault as fault:
                 raise fault.passed(container, name) from None
+        self.under = under
         if len(result) != count:
             raise _Fault("two keys of a dict are the same text in JSON")
         return result
@@ -266,14 +309,42 @@ class _Walk:
             raise _Fault(f"{type(value).__name__} cannot be stored as JSON; encode it as text first")
         if isinstance(value, Promise):
             return self.text(str(value))
+        if isinstance(value, _SECRETS):
+            return self.secret(value, depth)
         serializer = getattr(type(value), "__pydantic_serializer__", None)
         if serializer is not None:
             dump = _by_pydantic(lambda: serializer.to_python(value, mode="json", warnings=False), value)
+            if self.hidden is not None and _is_masked(dump):
+                dump = with_secrets(dump, serializer.to_python(value, mode="python", warnings=False))
             return self.any(dump, depth)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
             return self.mapping(value, fields, depth)
         return self.any(_by_pydantic(lambda: to_jsonable_python(value), value), depth)
+
+
+def with_secrets(dumped: Any, plain: Any) -> Any:
+    """``dumped``, of mode "json", with the secrets that pydantic masked there put back from ``plain``, of mode
+    "python". Where a serialiser of the user's own made another shape of it, its work stands.
+    """
+    if isinstance(plain, _SECRETS):
+        return plain
+    if isinstance(plain, dict) and isinstance(dumped, dict) and len(plain) == len(dumped):
+        pairs = zip(dumped.items(), plain.values(), strict=True)
+        return {key: with_secrets(item, other) for (key, item), other in pairs}
+    if isinstance(plain, list | tuple | deque) and isinstance(dumped, list) and len(plain) == len(dumped):
+        return [with_secrets(item, other) for item, other in zip(dumped, plain, strict=True)]
+    if isinstance(plain, set | frozenset) and any(isinstance(item, _SECRETS) for item in plain):
+        return list(plain)
+    return dumped
+
+
+def _is_masked(dump: Any) -> bool:
+    """Whether something in it looks like a secret that pydantic has masked."""
+    try:
+        return _MASKED in to_json(dump)
+    except ValueError:
+        return True
 
 
 def _by_pydantic(serialise: Callable[[], Any], value: object) -> Any:

@@ -1,7 +1,11 @@
-"""`WORKFLOW["REDACT"]`: what a person sees of a run's data. The one place that masks.
+"""What a person sees of a run's data. The one place that masks.
 
 Everything that shows stored data (commands, HTTP API, dashboard, admin, live pages) passes it
 through here first. What is stored stays as it is: handlers need it.
+
+Masked are the keys that `WORKFLOW["REDACT"]` names, and those that the schemas of a run's workflow
+declare secret (`Workflow.secret_keys`). Where it is not known whose data it is, or this process does
+not know that workflow, the secret keys of all workflows count.
 
 A pattern is compared with keys, without regard to case; `*`, `?` and `[...]` are wildcards as in
 file names, so `password` means that very key and `*token*` all keys with "token" in them. The value
@@ -13,15 +17,17 @@ log lines) is masked as well as text can be: `key=value`, `"key": value` and the
 from __future__ import annotations
 
 import fnmatch
+import glob
 import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from pydantic import SecretBytes, SecretStr
+from pydantic import Secret, SecretBytes, SecretStr
 
 from workflow.conf import conf
+from workflow.registry import registry
 from workflow.results import NodeInfo, RunInfo, RunStatus
 
 MASK: Final = "********"
@@ -46,19 +52,41 @@ _FIELD_ERROR: Final = re.compile(
 )
 
 Patterns = Iterable[str] | None
+"""None, which is the default everywhere, stands for `patterns_of(workflow)`."""
 Model = TypeVar("Model", RunInfo, NodeInfo)
 
 
-@lru_cache(maxsize=32)
+def patterns_of(workflow: str | None = None) -> tuple[str, ...]:
+    """All that is masked in the data of a workflow's runs; with None in anybody's."""
+    known = None if workflow is None else registry.find(workflow)
+    keys = {key for one in ([known] if known else registry.all()) for key in one.secret_keys}
+    setting: Iterable[str] | str = conf.REDACT
+    named = (setting,) if isinstance(setting, str) else tuple(setting)
+    return (*map(str, named), *sorted(key if key == "*" else glob.escape(key) for key in keys))
+
+
+def masks(workflow: str | None = None) -> bool:
+    """Whether anything is masked at all in the data of a workflow's runs; with None in anybody's."""
+    return bool(patterns_of(workflow))
+
+
+def under_its_key(path: str, output: Any) -> Any:
+    """A node's output as it stands in the state: one that is no dict under the key of the node."""
+    if output is None or isinstance(output, dict):
+        return output
+    return {path.rpartition(".")[2].removesuffix("#run"): output}
+
+
+@lru_cache(maxsize=1024)
 def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
     if not patterns:
         return None
     return re.compile("|".join(fnmatch.translate(pattern.lower()) for pattern in patterns))
 
 
-def _keys(patterns: Patterns) -> re.Pattern[str] | None:
-    """What decides whether a key is masked; None when nothing is. `None` means the setting."""
-    chosen = conf.REDACT if patterns is None else patterns
+def _keys(patterns: Patterns, workflow: str | None = None) -> re.Pattern[str] | None:
+    """What decides whether a key is masked; None when nothing is."""
+    chosen = patterns_of(workflow) if patterns is None else patterns
     if isinstance(chosen, str):
         chosen = (chosen,)
     return _compiled(tuple(str(pattern) for pattern in chosen))
@@ -68,63 +96,84 @@ def _masked(key: object, keys: re.Pattern[str]) -> bool:
     return keys.match(str(key).lower()) is not None
 
 
-def redact(value: Any, patterns: Patterns = None, secrets: Iterable[str] = ()) -> Any:
+def redact(
+    value: Any, patterns: Patterns = None, secrets: Iterable[str] = (), workflow: str | None = None
+) -> Any:
     """A copy of a JSON-like `value` with everything under a matching key masked.
 
     Strings elsewhere in it are treated as `redact_text` treats them; `secrets` are further texts
-    to blank there. `patterns` defaults to `WORKFLOW["REDACT"]`; without any, the value itself comes back.
+    to blank there. `workflow` is the name of the one whose data it is, if that is known. Without any
+    pattern, the value itself comes back.
     """
-    keys = _keys(patterns)
+    keys = _keys(patterns, workflow)
     if keys is None:
         return value
     return _redact(value, keys, _longest_first({*secrets, *_secrets(value, keys)}))
 
 
-def redact_text(text: str, patterns: Patterns = None, secrets: Iterable[str] = ()) -> str:
+def redact_text(
+    text: str, patterns: Patterns = None, secrets: Iterable[str] = (), workflow: str | None = None
+) -> str:
     """`text` with the values of matching keys masked, as far as they can be recognised, and all `secrets`."""
-    keys = _keys(patterns)
+    keys = _keys(patterns, workflow)
     return text if keys is None else _redact_text(text, keys, _longest_first(set(secrets)))
 
 
-def redact_error(error: Any, patterns: Patterns = None, secrets: Iterable[str] = ()) -> Any:
+def redact_error(
+    error: Any, patterns: Patterns = None, secrets: Iterable[str] = (), workflow: str | None = None
+) -> Any:
     """A run's or node's `error` with its texts masked; its code, node and type are never touched."""
-    keys = _keys(patterns)
+    keys = _keys(patterns, workflow)
     return error if keys is None else _redact_error(error, keys, _longest_first(set(secrets)))
 
 
-def secrets_of(*values: Any, patterns: Patterns = None) -> frozenset[str]:
+def secrets_of(*values: Any, patterns: Patterns = None, workflow: str | None = None) -> frozenset[str]:
     """The texts that stand under matching keys of `values`: what must not be seen elsewhere either."""
-    keys = _keys(patterns)
+    keys = _keys(patterns, workflow)
     return frozenset() if keys is None else frozenset(_secrets_of_all(keys, *values))
 
 
 def redact_status(status: RunStatus, patterns: Patterns = None) -> RunStatus:
     """A copy of a run and its nodes, fit to be shown; itself when nothing is to be masked."""
-    keys = _keys(patterns)
+    keys = _keys(patterns, status.run.workflow)
     if keys is None:
         return status
     run, nodes = status.run, status.nodes
-    secrets = _secrets_of_all(keys, run.input, run.state, *(node.output for node in nodes))
+    outputs = (under_its_key(node.path, node.output) for node in nodes)
+    secrets = _secrets_of_all(keys, under_its_key("input", run.input), run.state, *outputs)
     return status.model_copy(
         update={
-            "run": _redact_model(run, keys, secrets),
-            "nodes": [_redact_model(node, keys, secrets) for node in nodes],
+            "run": _redact_run(run, keys, secrets),
+            "nodes": [_redact_model(node, node.path, keys, secrets) for node in nodes],
         }
     )
 
 
 def redact_run(run: RunInfo, patterns: Patterns = None) -> RunInfo:
     """A copy of one run of `workflows.list`, fit to be shown; itself when nothing is to be masked."""
-    keys = _keys(patterns)
-    return run if keys is None else _redact_model(run, keys, _secrets_of_all(keys, run.input, run.state))
+    keys = _keys(patterns, run.workflow)
+    if keys is None:
+        return run
+    return _redact_run(run, keys, _secrets_of_all(keys, under_its_key("input", run.input), run.state))
 
 
-def _redact_model(model: Model, keys: re.Pattern[str], secrets: tuple[str, ...]) -> Model:
-    changes = {
-        name: _redact_error(value, keys, secrets) if name == "error" else _redact(value, keys, secrets)
-        for name in ("input", "state", "output", "error")
-        if (value := getattr(model, name, None)) is not None
-    }
+def _redact_run(run: RunInfo, keys: re.Pattern[str], secrets: tuple[str, ...]) -> RunInfo:
+    return _redact_model(run, "input", keys, secrets)
+
+
+def _redact_model(model: Model, path: str, keys: re.Pattern[str], secrets: tuple[str, ...]) -> Model:
+    """`path` is where the model's input or output stands that is no dict."""
+    changes: dict[str, Any] = {}
+    for name in ("input", "state", "output", "error"):
+        value = getattr(model, name, None)
+        if value is None:
+            continue
+        if name == "error":
+            changes[name] = _redact_error(value, keys, secrets)
+        elif isinstance(value, dict):
+            changes[name] = _redact(value, keys, secrets)
+        else:
+            (changes[name],) = _redact(under_its_key(path, value), keys, secrets).values()
     return model.model_copy(update=changes)
 
 
@@ -142,7 +191,7 @@ def _redact(value: Any, keys: re.Pattern[str], secrets: tuple[str, ...]) -> Any:
         return copy
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_redact(item, keys, secrets) for item in value]
-    return MASK if isinstance(value, (SecretStr, SecretBytes)) else value
+    return MASK if isinstance(value, (SecretStr, SecretBytes, Secret)) else value
 
 
 def _parts(loc: Any) -> Iterable[Any]:

@@ -62,6 +62,10 @@ class Registry:
             raise WorkflowUnknown(f"no workflow is registered as {show(name)}{hint}")
         return workflow
 
+    def find(self, name: str) -> Workflow | None:
+        """The workflow of that name, or None."""
+        return self._by_name.get(name)
+
     def serves(self, name: str, version: int) -> Workflow | None:
         """The workflow of that name if runs of that version may go on under it, else None."""
         workflow = self._by_name.get(name)

@@ -55,6 +55,7 @@ class Host(Protocol):
     path: str
     compensating: bool
     state: dict[str, Any]
+    secret_keys: frozenset[str]
     signal: Signal
 
     def settle(self, boundary: Boundary) -> bool:
@@ -118,7 +119,7 @@ class Steps:
                     continue
                 self._write(self._failed(key, "run", number, error))
                 raise
-            normal, text = payload.encode(value, f"step {key!r}", conf.MAX_PAYLOAD_BYTES)
+            normal, text = self._encode(key, value)
             self._write(self._completed(key, "run", number, text))
             return normal  # type: ignore[no-any-return]
 
@@ -149,9 +150,14 @@ class Steps:
                     continue
                 await self._awrite(self._failed(key, "run", number, error))
                 raise
-            normal, text = payload.encode(value, f"step {key!r}", conf.MAX_PAYLOAD_BYTES)
+            normal, text = self._encode(key, value)
             await self._awrite(self._completed(key, "run", number, text))
             return normal  # type: ignore[no-any-return]
+
+    def _encode(self, key: str, value: Any) -> tuple[Any, str]:
+        """A step's result as it is kept, and as every replay gives it. Raises `PayloadInvalid`."""
+        secret_keys = self._attempt.secret_keys
+        return payload.encode(value, f"step {key!r}", conf.MAX_PAYLOAD_BYTES, secret_keys, key)
 
     # --- sleep ----------------------------------------------------------------------------------
 
@@ -224,7 +230,7 @@ class Steps:
         write: Callable[[StepWrite], None],
     ) -> Any:
         if value is not None:
-            normal, text = payload.encode(value, f"step {key!r}", conf.MAX_PAYLOAD_BYTES)
+            normal, text = self._encode(key, value)
             write(self._completed(key, "poll", 1, text))
             return normal
         left = self._left(row, timeout)

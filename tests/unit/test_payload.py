@@ -16,7 +16,7 @@ import pytest
 from django.utils.functional import lazystr
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, RootModel, SecretStr, field_serializer
+from pydantic import BaseModel, Field, RootModel, Secret, SecretBytes, SecretStr, field_serializer
 
 from workflow.errors import PayloadInvalid
 from workflow.payload import MAX_DEPTH, dumps, encode, normalise
@@ -132,7 +132,6 @@ def test_a_float_stays_that_float_without_an_exponent_that_jsonb_would_make_whol
         (Level.HIGH, 3),
         (Word("text"), "text"),
         (lazystr("text"), "text"),
-        (SecretStr("hidden"), "**********"),
         (Box([Colour.RED, (1,)], Decimal(1)), {"lines": ["red", [1]], "label": "1"}),
         (
             Line(sku="a"),
@@ -324,3 +323,89 @@ def test_nothing_in_the_message_is_unprintable_or_endless() -> None:
         normalise({"\udc00" * 10_000: {"k" * 10_000: math.nan}})
     assert len(str(caught.value)) < 1000
     assert str(caught.value).isascii()
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+class Account(BaseModel):
+    user: str
+    token: SecretStr
+    pins: set[SecretStr] = set()
+    more: Any = None
+
+
+ACCOUNT = Account(user="u", token="t0ken", pins={SecretStr("1234")})  # type: ignore[arg-type]
+HIDDEN = frozenset({"token", "pins", "born", "bare"})
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ({"token": SecretStr("t0ken")}, {"token": "t0ken"}),
+        ({"Token": SecretStr("t0ken")}, {"Token": "t0ken"}),
+        ({"token": [{"deep": (SecretStr("t0ken"), 1)}]}, {"token": [{"deep": ["t0ken", 1]}]}),
+        ({"token": SecretBytes("t\u00f6ken".encode())}, {"token": "t\u00f6ken"}),
+        ({"born": Secret(date(2026, 1, 2))}, {"born": "2026-01-02"}),
+        ({"token": SecretStr("")}, {"token": ""}),
+        (ACCOUNT, {"user": "u", "token": "t0ken", "pins": ["1234"], "more": None}),
+        (
+            [Box([ACCOUNT])],
+            [{"lines": [ACCOUNT.model_dump() | {"token": "t0ken", "pins": ["1234"]}], "label": None}],
+        ),
+        (Account(user="**", token="*", more=[1]), {"user": "**", "token": "*", "pins": [], "more": [1]}),  # type: ignore[arg-type]
+        (SecretStr("t0ken"), "t0ken"),
+        ([SecretStr("t0ken")], ["t0ken"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_secret_is_kept_under_a_key_that_people_do_not_see(value: Any, kept: Any) -> None:
+    normal, text = encode(value, hidden=HIDDEN, key="bare")
+    assert normal == kept == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"note": SecretStr("t0ken")}, "payload.note: a SecretStr"),
+        ({"token": 1, "note": [SecretBytes(b"t0ken")]}, "payload.note[0]: a SecretBytes"),
+        ({"a": {"token": "x"}, "note": Secret(1)}, "payload.note: a Secret"),
+        (Account(user="u", token="t", more={"b": SecretStr("t0ken")}), "payload.more.b: a SecretStr"),  # type: ignore[arg-type]
+        (SecretStr("t0ken"), "payload: a SecretStr"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_secret_is_kept_nowhere_else(value: Any, place: str) -> None:
+    with pytest.raises(PayloadInvalid) as caught:
+        encode(value, hidden=HIDDEN)
+    assert str(caught.value).startswith(f"{place} is kept only under a key that ")
+    assert "t0ken" not in str(caught.value)
+
+
+def test_a_key_counts_for_what_has_no_keys_of_its_own() -> None:
+    with pytest.raises(PayloadInvalid, match=r"^payload\.a: a SecretStr"):
+        encode({"a": SecretStr("t0ken")}, hidden=HIDDEN, key="bare")
+    assert encode({"a": SecretStr("t0ken")}, hidden={"*"})[0] == {"a": "t0ken"}
+
+
+@pytest.mark.parametrize("value", [{"a": SecretStr("t0ken")}, {"a": ACCOUNT.token}])
+def test_what_only_people_read_keeps_the_mask(value: Any) -> None:
+    assert normalise(value, hidden=None) == {"a": "**********"}
+    assert "t0ken" not in str(normalise({"a": ACCOUNT}, hidden=None))
+
+
+def test_bytes_that_are_no_text_are_refused_also_as_a_secret() -> None:
+    with pytest.raises(PayloadInvalid, match="bytes that are no UTF-8 cannot be stored"):
+        encode({"token": SecretBytes(b"\xff")}, hidden=HIDDEN)
+
+
+class Loud(BaseModel):
+    token: SecretStr
+
+    @field_serializer("token")
+    def _shout(self, token: SecretStr) -> str:
+        return token.get_secret_value().upper() + "**"
+
+
+def test_a_serialiser_of_ones_own_has_the_last_word() -> None:
+    assert encode(Loud(token="t0ken"), hidden=HIDDEN)[0] == {"token": "T0KEN**"}  # type: ignore[arg-type]

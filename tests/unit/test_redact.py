@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from django.test import override_settings
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError, create_model
 
-from workflow.redact import MASK, redact, redact_error, redact_run, redact_status, redact_text, secrets_of
+from workflow import Stage, Workflow
+from workflow.redact import (
+    MASK,
+    masks,
+    patterns_of,
+    redact,
+    redact_error,
+    redact_run,
+    redact_status,
+    redact_text,
+    secrets_of,
+)
+from workflow.registry import registry
 
 
 class SomeRun(BaseModel):
@@ -233,3 +246,92 @@ def test_hostile_text_takes_no_unreasonable_time(text):
     started = time.perf_counter()
     redact_text(text, ["password"])
     assert time.perf_counter() - started < 5
+
+
+# What schemas declare
+
+
+class Login(BaseModel):
+    user: str
+    pass_word: SecretStr
+
+
+@pytest.fixture
+def login() -> Iterator[str]:
+    with registry.isolated():
+        registry.clear()
+        registry.register(
+            Workflow("login", input=Login, stages=[Stage("sign", run=len, output=list[SecretStr])])
+        )
+        registry.register(Workflow("other", stages=[Stage("sign", run=len)]))
+        yield "login"
+
+
+def test_what_a_workflows_schemas_declare_secret_is_masked_in_its_runs_alone(login):
+    data = {"pass_word": "hunter22", "user": "Ann"}
+    shown = redact_run(SomeRun(workflow="login", input=data, state=data))
+    assert shown.input == shown.state == {"pass_word": MASK, "user": "Ann"}
+    other = SomeRun(workflow="other", input=data, state=data)
+    assert redact_run(other) is other
+    assert patterns_of("login") == ("pass_word", "sign")
+    assert patterns_of("other") == ()
+    assert (masks("login"), masks("other")) == (True, False)
+
+
+def test_where_nobody_knows_whose_data_it_is_all_workflows_count(login):
+    assert (
+        redact({"pass_word": "hunter22"})
+        == redact({"pass_word": "hunter22"}, workflow="gone")
+        == {"pass_word": MASK}
+    )
+    assert redact({"pass_word": "hunter22"}, workflow="other") == {"pass_word": "hunter22"}
+    assert redact_text("pass_word=hunter22") == f"pass_word={MASK}"
+    assert redact_error({"message": "pass_word=hunter22"}) == {"message": f"pass_word={MASK}"}
+    assert "hunter22" in secrets_of({"pass_word": "hunter22"})
+    assert masks() is masks("gone") is True
+
+
+def test_the_setting_adds_to_what_schemas_say(login):
+    with override_settings(WORKFLOW={"REDACT": ["user"]}):
+        assert patterns_of("login") == ("user", "pass_word", "sign")
+        assert redact({"pass_word": "a", "user": "b", "c": 1}, workflow="login") == {
+            "pass_word": MASK, "user": MASK, "c": 1,
+        }  # fmt: skip
+        assert patterns_of("other") == ("user",)
+
+
+def test_a_fields_name_is_no_pattern_but_all_is_all():
+    with registry.isolated():
+        registry.clear()
+        odd = create_model("Odd", x=(SecretStr, Field(alias="pin[*]?")))
+        registry.register(Workflow("odd", input=odd, stages=[Stage("s", run=len)]))
+        assert redact({"pin[*]?": "1234", "pin*": "a", "pin1": "b"}) == {
+            "pin[*]?": MASK,
+            "pin*": "a",
+            "pin1": "b",
+        }
+        registry.register(Workflow("all", input=dict[str, SecretStr], stages=[Stage("s", run=len)]))
+        assert redact({"a": "1", "b": {"c": 2}}, workflow="all") == {"a": MASK, "b": MASK}
+
+
+def test_what_is_no_dict_stands_under_its_nodes_key(login):
+    status = SomeStatus(
+        run=SomeRun(
+            workflow="login",
+            input="plain",
+            state={"sign": ["s3cret", "s3cret2"]},
+            error={"message": "no s3cret!"},
+        ),
+        nodes=[
+            SomeNode(path="login.sign.sign#run", output=["s3cret", "s3cret2"]),
+            SomeNode(path="login.sign.other", output="see s3cret2"),
+            SomeNode(path="login.sign.nothing"),
+        ],
+    )
+    shown = redact_status(status)
+    assert shown.run.state == {"sign": MASK}
+    assert shown.run.input == "plain"
+    assert [node.output for node in shown.nodes] == [MASK, f"see {MASK}", None]
+    assert shown.run.error == {"message": f"no {MASK}!"}
+    with override_settings(WORKFLOW={"REDACT": ["input"]}):
+        assert redact_run(status.run).input == MASK

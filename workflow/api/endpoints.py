@@ -18,7 +18,7 @@ from workflow.conf import conf
 from workflow.errors import RunNotFound
 from workflow.manager import arguments
 from workflow.models import Run
-from workflow.redact import redact_run, redact_status
+from workflow.redact import patterns_of, redact_run, redact_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,16 @@ def _run(run_id: UUID) -> HttpResponse:
 
 def _tag(run_id: UUID) -> str:
     """Changes with everything that a RunStatus shows: each write to a run counts ``seq`` up or sets ``updated_at``."""
-    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).values_list("seq", "updated_at").first()
+    run = (
+        Run.objects.using(conf.DATABASE)
+        .filter(pk=run_id)
+        .values_list("workflow", "seq", "updated_at")
+        .first()
+    )
     if run is None:
         raise RunNotFound(f"no run has the id {run_id}")
-    seq, updated_at = run
-    masked = zlib.crc32(repr(conf.REDACT).encode())
+    workflow, seq, updated_at = run
+    masked = zlib.crc32(repr(patterns_of(workflow)).encode())
     return f'W/"{seq}.{updated_at.timestamp():.6f}.{masked:x}"'
 
 

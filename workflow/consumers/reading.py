@@ -15,7 +15,7 @@ from django.utils import timezone
 from workflow import history, progress, states
 from workflow.conf import conf
 from workflow.history import Entry
-from workflow.redact import redact_error
+from workflow.redact import masks, redact_error
 from workflow.sql import live as sql
 
 REPLAY: Final = 1_000
@@ -71,7 +71,7 @@ def masked(message: Frame, secrets: Iterable[str]) -> Frame:
     """A message of the channel layer, fit to be shown."""
     fixed = ("type", "name", "run_id", "seq", "node", "at")
     data = {key: value for key, value in message.items() if key not in fixed}
-    if not data or not conf.REDACT:
+    if not data or not masks():
         return message
     entry = Entry(message["seq"], message["name"], message["node"], message["at"], data)
     return {**{key: message[key] for key in fixed}, **(history.shown([entry], secrets)[0].data or {})}

@@ -7,12 +7,12 @@ import asyncio
 from channels.db import database_sync_to_async
 
 from workflow import history
-from workflow.conf import conf
 from workflow.consumers import access, reading
 from workflow.consumers.base import LiveConsumer
 from workflow.consumers.hub import hub, texts_in
 from workflow.consumers.reading import Frame
 from workflow.errors import RunNotFound
+from workflow.redact import masks
 
 REFRESH_INTERVAL: float = 1.0
 """Seconds between two snapshots that one client gets."""
@@ -84,7 +84,7 @@ class RunConsumer(LiveConsumer):
 
     async def _masked(self, message: Frame) -> Frame:
         """The message as it may be shown. A text may quote what has come into the run's data since."""
-        if not conf.REDACT:
+        if not masks():
             return message
         assert self.run_id is not None
         if texts_in([message]) and self._secrets_at < message["seq"]:

@@ -23,6 +23,7 @@ from workflow.definitions.rules import (
     quote,
     show,
 )
+from workflow.definitions.secrets import secret_keys
 from workflow.definitions.stages import Stage
 from workflow.definitions.trees import Tree, compile_tree
 
@@ -108,6 +109,12 @@ class Workflow(Definition):
                 for stage in group:
                     stage.seal()
         return compile_tree(self)
+
+    @cached_property
+    def secret_keys(self) -> frozenset[str]:
+        """The keys of a run's data, in lower case, that its schemas declare secret; found out when first asked for."""
+        _ = self.tree  # resolves the schemas
+        return secret_keys(self)
 
     def serves(self, version: int) -> bool:
         """Whether a run that was started under ``version`` may go on under this definition."""

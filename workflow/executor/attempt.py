@@ -109,6 +109,8 @@ class Attempt:
         context: str | None,
         correlation_id: str | None,
         compensating: bool,
+        key: str,
+        secret_keys: frozenset[str],
         checkpoint: Callable[[int, Any, str | None], Boundary],
         desk: Desk,
     ) -> None:
@@ -124,6 +126,8 @@ class Attempt:
         self.begun: float | None = None
         """When user code was entered, on this process's own clock: what the timeout is measured from."""
         self.state = state
+        self.secret_keys = secret_keys
+        self._key = key
         self._context = context
         self._correlation_id = correlation_id
         self._checkpoint = checkpoint
@@ -276,7 +280,8 @@ class Attempt:
         failpoints.hit("attempt.after")
         if self.compensating:
             return Completed(self.ordinal, None, None, notes=self.take_notes())
-        output, text = encode_output(value, self.action.output_adapter, f"{self.path} output")
+        where = f"{self.path} output"
+        output, text = encode_output(value, self.action.output_adapter, where, self.secret_keys, self._key)
         return Completed(self.ordinal, output, text, notes=self.take_notes())
 
     def _failure(self, error: BaseException) -> Outcome:
@@ -372,8 +377,13 @@ async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-def encode_output(value: Any, adapter: TypeAdapter[Any] | None, where: str) -> tuple[Any, str | None]:
-    """A result checked, normalised, and as JSON text; None is no output. Raises `Invalid` or `PayloadInvalid`."""
+def encode_output(
+    value: Any, adapter: TypeAdapter[Any] | None, where: str, secret_keys: frozenset[str], key: str
+) -> tuple[Any, str | None]:
+    """A result checked, normalised, and as JSON text; None is no output. Raises `Invalid` or `PayloadInvalid`.
+
+    Secrets are kept under `secret_keys`; one that is no dict will stand under `key`.
+    """
     if adapter is not None:
         try:
             value = adapter.dump_python(adapter.validate_python(value), mode="python")
@@ -381,7 +391,7 @@ def encode_output(value: Any, adapter: TypeAdapter[Any] | None, where: str) -> t
             raise Invalid(FailureCode.OUTPUT_INVALID, error) from error
     if value is None:
         return None, None
-    return payload.encode(value, where, conf.MAX_PAYLOAD_BYTES)
+    return payload.encode(value, where, conf.MAX_PAYLOAD_BYTES, secret_keys, key)
 
 
 def validated(adapter: TypeAdapter[Any], state: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pydantic import SecretBytes, SecretStr, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from workflow import payload
 from workflow.conf import conf
@@ -23,9 +23,8 @@ class InputCodec:
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow.name
         self._adapter: TypeAdapter[Any] | None = workflow.input_adapter
-        self._aliases = self._secrets = False
-        if self._adapter is not None:
-            self._aliases, self._secrets = _peculiarities(self._adapter)
+        self._aliases = self._adapter is not None and _has_aliases(self._adapter)
+        self._secrets = workflow.secret_keys
 
     def encode(self, value: object, where: str = "input") -> str | None:
         """The validated input as JSON text; None for no input. ``where`` is for the messages.
@@ -40,7 +39,9 @@ class InputCodec:
                 place = f'{where} of workflow "{self._workflow}"'
                 raise InputInvalid.of(place, error) from None  # the cause would show the values
             value = self._dump(self._adapter, value, where)
-        return None if value is None else payload.dumps(value, where, conf.MAX_PAYLOAD_BYTES)
+        if value is None:
+            return None
+        return payload.dumps(value, where, conf.MAX_PAYLOAD_BYTES, self._secrets, "input")
 
     def _dump(self, adapter: TypeAdapter[Any], value: Any, where: str) -> Any:
         try:
@@ -48,7 +49,7 @@ class InputCodec:
             dumped = adapter.dump_python(value, mode="json", by_alias=by_alias, warnings=False)
             if self._secrets:
                 plain = adapter.dump_python(value, mode="python", by_alias=by_alias, warnings=False)
-                dumped = _reveal(plain, dumped)
+                dumped = payload.with_secrets(dumped, plain)
         except Exception as error:  # serialisers may be the user's own
             rule = f"{type(error).__name__} while it was serialised: {error}"
             raise PayloadInvalid(f"{where}: {rule}") from error
@@ -66,13 +67,12 @@ def codec(workflow: Workflow) -> InputCodec:
     return found
 
 
-def _peculiarities(adapter: TypeAdapter[Any]) -> tuple[bool, bool]:
-    """Whether some field goes by another name outside, and whether one is a secret; (True, True) is safe."""
+def _has_aliases(adapter: TypeAdapter[Any]) -> bool:
+    """Whether some field goes by another name outside; True is safe."""
     try:
-        outside, inside = adapter.json_schema(by_alias=True), adapter.json_schema(by_alias=False)
+        return adapter.json_schema(by_alias=True) != adapter.json_schema(by_alias=False)
     except Exception:  # a type that has no JSON schema
-        return True, True
-    return outside != inside, "'writeOnly': True" in repr(outside)
+        return True
 
 
 def _reads_back(adapter: TypeAdapter[Any], value: Any) -> bool:
@@ -82,20 +82,3 @@ def _reads_back(adapter: TypeAdapter[Any], value: Any) -> bool:
         return bool(adapter.validate_python(dumped) == value)
     except ValidationError:
         return False
-
-
-def _reveal(plain: Any, dumped: Any) -> Any:
-    """``dumped`` with the secrets that pydantic masked put back from ``plain``: a handler needs them.
-
-    They are masked where people look (see ``workflow.redact``). Where a serialiser of the user's own made
-    another shape of it, its work stands.
-    """
-    if isinstance(plain, SecretStr):
-        return plain.get_secret_value()
-    if isinstance(plain, SecretBytes):
-        return plain.get_secret_value().decode()
-    if isinstance(plain, dict) and isinstance(dumped, dict) and len(plain) == len(dumped):
-        return {key: _reveal(item, dumped[key]) for item, key in zip(plain.values(), dumped, strict=True)}
-    if isinstance(plain, list | tuple) and isinstance(dumped, list) and len(plain) == len(dumped):
-        return [_reveal(one, other) for one, other in zip(plain, dumped, strict=True)]
-    return dumped

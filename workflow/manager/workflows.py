@@ -259,10 +259,14 @@ def _placement(
         workflow,
         check.text(queue, "queue", check.MAX_QUEUE),
         check.priority(priority),
-        None if context is None else payloads.dumps(context, "context", conf.MAX_PAYLOAD_BYTES),
+        None if context is None else _context(workflow, context),
         0.0 if delay is None else check.seconds(delay, "delay"),
         check.optional_text(by, "by"),
     )
+
+
+def _context(workflow: Workflow, context: Any) -> str:
+    return payloads.dumps(context, "context", conf.MAX_PAYLOAD_BYTES, workflow.secret_keys, "context")
 
 
 def _to_reset(name: str, version: int, path: str) -> list[str]:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from workflow import states, terminal, workflows
+from workflow.errors import InputInvalid
 from workflow.management import watch
 from workflow.management.base import WorkflowCommand, asking, json_argument, number, operator, refusal
-from workflow.redact import redact_status
+from workflow.redact import redact_status, redact_text, secrets_of
 from workflow.results import RunHandle
+
+
+@contextlib.contextmanager
+def _masking(name: str, given: Any) -> Iterator[None]:
+    """Around a dispatch: a validator's message may repeat what it was given."""
+    try:
+        yield
+    except InputInvalid as error:
+        secrets = secrets_of(given, workflow=name)
+        raise refusal(redact_text(str(error), secrets=secrets, workflow=name)) from None
 
 
 class Command(WorkflowCommand):
@@ -36,10 +49,11 @@ class Command(WorkflowCommand):
         timeout = number(options["timeout"], "--timeout", float, 0)
         if timeout is not None and not options["wait"]:
             raise refusal("--timeout goes with --wait")
-        with asking():
+        given = json_argument(options["input"], "--input")
+        with asking(), _masking(options["name"], given):
             handle = workflows.dispatch(
                 options["name"],
-                json_argument(options["input"], "--input"),
+                given,
                 context=json_argument(options["context"], "--context"),
                 correlation_id=options["correlation_id"],
                 idempotency_key=options["idempotency_key"],
