@@ -202,6 +202,13 @@ def test_a_wait_that_times_out_raises_an_error_with_its_code(is_async: bool) -> 
     assert status.run.state == {"act": "WAIT_TIMEOUT"}
 
 
+def test_a_time_out_that_the_handler_lets_pass_is_its_nodes_error() -> None:
+    definition = stepping(lambda state, ctx: ctx.step.wait_event("k", "nothing", timeout=5), attempts=1)
+    status = run_through(definition, seconds=5)
+    assert status.run.error is not None
+    assert (status.run.error["code"], status.run.error["node"]) == ("WAIT_TIMEOUT", "w.s.act")
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_wait_event_returns_the_payload_of_its_own_event(is_async: bool) -> None:
     def plain(state: dict[str, Any], ctx: Any) -> Any:

@@ -27,7 +27,7 @@ from workflow.conf import conf
 from workflow.context import Context
 from workflow.definitions import Action
 from workflow.definitions.handlers import Handler
-from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused
+from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused, WaitTimeout
 from workflow.executor.interrupt import UserCode
 from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
@@ -294,6 +294,8 @@ class Attempt:
             code, cause = error.code, error.cause
         elif isinstance(error, PayloadInvalid):
             code = FailureCode.PAYLOAD_INVALID
+        elif isinstance(error, WaitTimeout):
+            code = FailureCode.WAIT_TIMEOUT
         final = isinstance(error, Fatal | StepKeyReused) or code in NEVER_RETRIED
         delay = error.delay if isinstance(error, Retry) else None
         described = describe(cause, code, self.path)
