@@ -574,6 +574,36 @@ def test_retry_from_a_node(manage):
     assert resumed.data["by"].startswith("cli")
 
 
+WHO = [("ada", "cli:ada"), ("a\nd\udcffa", "cli:a d\\udcffa"), ("n" * 300, "cli:" + "n" * 197 + "...")]
+
+
+@pytest.mark.parametrize(("name", "by"), WHO, ids=["plain", "odd", "long"])
+def test_the_history_says_who_dispatched_retried_resumed_and_cancelled(tea, monkeypatch, name, by):
+    monkeypatch.setattr("getpass.getuser", lambda: name)
+    dispatched = uuid.UUID(call("workflow:dispatch", "commands-tea", input={"tea": "sencha"}).strip())
+    park(tea)
+    call("workflow:resume", str(tea))
+    call("workflow:cancel", str(tea))
+    other = workflows.dispatch("commands-free").run_id
+    end(other, states.FAILED)
+    call("workflow:retry", str(other))
+    entries = {
+        (entry.run_id, entry.name): entry.data["by"] for entry in RunEvent.objects.exclude(name="waiting")
+    }
+    assert entries == {
+        (dispatched, "log"): by, (tea, "resumed"): by, (tea, "cancelled"): by, (other, "resumed"): by,
+    }  # fmt: skip
+
+
+def test_a_user_whom_the_system_has_no_name_for_may_steer_too(tea, monkeypatch):
+    def nameless() -> str:
+        raise OSError("no username set in the environment")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    call("workflow:cancel", str(tea))
+    assert RunEvent.objects.get(run=tea).data["by"] == "cli"
+
+
 def test_cancel_says_why_in_the_history(manage):
     run_id = workflows.dispatch("commands-tea", {"tea": "sencha"}).run_id
     assert manage("workflow:cancel", str(run_id), "--reason", "sold out") == (

@@ -57,9 +57,9 @@ def database_trouble(error: Exception) -> str | None:
 
 
 def operator() -> str:
-    """Who is at the keyboard, for a run's history."""
+    """Who is at the keyboard, for a run's history. A name that no column could hold keeps nobody from acting."""
     try:
-        return f"cli:{getpass.getuser()}"[:255]
+        return f"cli:{one_line(getpass.getuser(), 200)}"
     except (OSError, KeyError):  # a user that the system has no name for, as in many containers
         return "cli"
 
