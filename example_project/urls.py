@@ -8,4 +8,5 @@ from workflow.api import workflow_routes
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("workflow/", include(workflow_routes())),
+    path("dashboard/", include("workflow.dashboard.urls")),
 ]

@@ -1,0 +1,89 @@
+"""Who may see a page, and what a browser may do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.http import require_http_methods, require_safe
+
+VIEW: Final = "workflow.view_run"
+MANAGE: Final = "workflow.manage_run"
+
+View = Callable[..., HttpResponse]
+
+
+def may_manage(request: HttpRequest) -> bool:
+    """Whether this user gets buttons."""
+    return request.user.has_perm(MANAGE)
+
+
+def page(view: View) -> View:
+    """A page that staff with `view_run` may read. GET and HEAD only."""
+    return require_safe(_guarded(view, VIEW))
+
+
+def command(view: View) -> View:
+    """A form, and what it does: for staff with `manage_run`. GET shows it, POST does it."""
+    return require_http_methods(["GET", "HEAD", "POST"])(csrf_protect(_guarded(view, MANAGE)))
+
+
+def _guarded(view: View, permission: str) -> View:
+    @never_cache
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        refused = _refused(request, permission)
+        return _sealed(view(request, *args, **kwargs) if refused is None else refused, request)
+
+    return guarded
+
+
+def wants_page(request: HttpRequest) -> bool:
+    """False for what a script of ours fetches: it can't use a page to log in at."""
+    return request.headers.get("X-Requested-With") != "fetch"
+
+
+def _refused(request: HttpRequest, permission: str) -> HttpResponse | None:
+    user: Any = getattr(request, "user", None)
+    if user is None or not user.is_authenticated or not user.is_active:
+        if wants_page(request):
+            return redirect_to_login(request.get_full_path())
+        return HttpResponse("log in first", status=401, content_type="text/plain")
+    if not user.is_staff or not user.has_perm(VIEW) or not user.has_perm(permission):
+        if not wants_page(request):
+            return HttpResponse("you may not do that", status=403, content_type="text/plain")
+        needed = VIEW if not user.has_perm(VIEW) else permission
+        return render(request, "workflow/dashboard/refused.html", {"needed": needed}, status=403)
+    return None
+
+
+def _sealed(response: HttpResponse, request: HttpRequest) -> HttpResponse:
+    """Scripts, styles and connections of this site alone, none of them inside the page; no frames around it."""
+    static = urlsplit(settings.STATIC_URL or "")
+    files = f"'self' {static.scheme}://{static.netloc}" if static.netloc else "'self'"
+    host = request.get_host()
+    response["Content-Security-Policy"] = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {files}",
+            f"style-src {files}",
+            f"img-src {files} data:",
+            # Some browsers do not take sockets of the same host for 'self'.
+            f"connect-src 'self' ws://{host} wss://{host}",
+            "base-uri 'none'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        )
+    )
+    response["X-Content-Type-Options"] = "nosniff"
+    response["Referrer-Policy"] = "same-origin"
+    response["X-Frame-Options"] = "DENY"
+    return response
