@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, connections
 from django.db.models import F
+from django.test.utils import setup_databases, teardown_databases
 from pytest_django import DjangoDbBlocker
 
+from example_project.database import from_environment
 from tests.crash_app import record
 from tests.crash_app import workflows as definitions
 from tests.support.workers import Launcher, database_url, eventually
-from workflow import Workflow, sweeps, workflows
+from workflow import Workflow, states, sweeps, workflows
 from workflow.models import Job, Node, Run
 from workflow.registry import registry
 from workflow.results import RunHandle
@@ -29,11 +32,31 @@ def launcher(
     django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Launcher]:
     """Starts workers on the test database."""
-    with django_db_blocker.unblock(), connection.cursor() as cursor:
-        cursor.execute(record.TABLES)
-        url = database_url()
-    with Launcher(tmp_path_factory.mktemp("workers"), f"{url}&application_name=worker") as made:
-        yield made
+    with django_db_blocker.unblock(), _test_database():
+        with Launcher(tmp_path_factory.mktemp("workers"), prepare()) as made:
+            yield made
+
+
+@contextmanager
+def _test_database() -> Iterator[None]:
+    """pytest-django makes the test database only when some of the chosen tests are marked for it, and these are not:
+    the marker's fixture would flush all tables of the project after each of them.
+    """
+    if _is_test_database():
+        yield
+        return
+    made = setup_databases(verbosity=0, interactive=False, aliases={"default"})
+    try:
+        yield
+    finally:
+        connections.close_all()
+        teardown_databases(made, verbosity=0)
+
+
+def _is_test_database() -> bool:
+    """Whether Django's default database is another one than the project's own."""
+    own, now = from_environment(), connection.settings_dict
+    return any(own.get(key, "") != now[key] for key in ("NAME", "HOST", "PORT"))
 
 
 @pytest.fixture
@@ -43,10 +66,7 @@ def workers(launcher: Launcher, django_db_blocker: DjangoDbBlocker) -> Iterator[
     What the test commits is really committed; workers that are left are killed and the tables are
     emptied afterwards.
     """
-    with django_db_blocker.unblock(), registry.isolated():
-        for definition in vars(definitions).values():
-            if isinstance(definition, Workflow):
-                registry.register(definition)
+    with django_db_blocker.unblock(), registered():
         clear()
         try:
             yield launcher
@@ -56,8 +76,27 @@ def workers(launcher: Launcher, django_db_blocker: DjangoDbBlocker) -> Iterator[
             connections.close_all()
 
 
+def prepare() -> str:
+    """Makes the recorder's tables in Django's database; its URL for workers."""
+    assert _is_test_database(), "these tests empty all tables: not those of the project itself"
+    with connection.cursor() as cursor:
+        cursor.execute(record.TABLES)
+    return f"{database_url()}&application_name=worker"
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """The workflows of `tests.crash_app` are known in this process, too."""
+    with registry.isolated():
+        for definition in vars(definitions).values():
+            if isinstance(definition, Workflow):
+                registry.register(definition)
+        yield
+
+
 def clear() -> None:
     """Empties the tables of the engine and of the recorder."""
+    assert _is_test_database()
     tables = [f"workflow_{table}" for table in TABLES]
     with connection.cursor() as cursor:
         # DELETE: a TRUNCATE of small tables costs a file system operation for each of their indexes.
@@ -93,7 +132,24 @@ def finished(*handles: RunHandle, within: float = 60) -> None:
         left = Run.objects.filter(pk__in=ids, finished_at__isnull=True).count()
         return not left and not Job.objects.filter(run_id__in=ids).exists()
 
-    eventually(over, within, what="the runs did not end")
+    eventually(over, within, what=lambda: f"the runs did not end:\n{_left(ids)}")
+
+
+def _left(ids: list[uuid.UUID]) -> str:
+    """What there is still to do in runs that do not end."""
+    lines = []
+    for run in Run.objects.filter(pk__in=ids, finished_at__isnull=True):
+        lines.append(f"run {run.pk} of {run.workflow} is {run.status}, last changed {run.updated_at}")
+        live = Node.objects.filter(run=run, status__in=states.NODE_LIVE, started_at__isnull=False)
+        lines += [
+            f"    {n.path} {n.status} attempt {n.attempt} due {n.due_at} wait {n.wait_event}" for n in live
+        ]
+    for job in Job.objects.filter(run_id__in=ids):
+        lines.append(
+            f"job {job.pk} {job.kind} of run {job.run_id}, attempt {job.attempt}, due {job.available_at}, "
+            f"held by {job.worker_id} since {job.locked_at}: {job.last_error}"
+        )
+    return "\n".join(lines)
 
 
 def idle(within: float = 60) -> None:

@@ -45,15 +45,17 @@ def database_url() -> str:
 
 
 def eventually(
-    holds: Callable[[], Any], seconds: float = PATIENCE, what: str = "it did not come to that"
+    holds: Callable[[], Any],
+    seconds: float = PATIENCE,
+    what: str | Callable[[], str] = "it did not come to that",
 ) -> Any:
-    """The first true answer of `holds()`."""
+    """The first true answer of `holds()`. `what` tells of the failure to get one."""
     deadline = time.monotonic() + seconds
     while True:
         found = holds()
         if found:
             return found
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, what() if callable(what) else what
         time.sleep(0.01)
 
 
