@@ -93,3 +93,9 @@ def end(processes: Iterable[subprocess.Popen[str]], seconds: float = 15) -> None
 def _orphan(pid: int) -> bool:
     stat = _stat(pid)
     return stat is not None and stat[0] != "Z" and int(stat[1]) == 1
+
+
+def parent_of(pid: int) -> int | None:
+    """A process's parent; None for one that is not here."""
+    stat = _stat(pid)
+    return None if stat is None else int(stat[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from typing import Any
 
 from workflow import Action, Fatal, Stage, WaitFor, Workflow, parallel
@@ -21,8 +23,18 @@ def fatal(state: dict[str, Any]) -> None:
 
 
 def grow(state: dict[str, Any]) -> dict[str, str]:
-    """Adds as many bytes as the input says to the state."""
-    return {f"k{len(state)}": "x" * state["bytes"]}
+    """Adds as many bytes as the input says to the state, such as no compression makes fewer."""
+    return {f"k{len(state)}": secrets.token_hex(state["bytes"] // 2)}
+
+
+async def linger(state: dict[str, Any]) -> None:
+    """Takes as many seconds as the input says, and no CPU."""
+    await asyncio.sleep(state["seconds"])
+
+
+def sleep(state: dict[str, Any], ctx: Any) -> None:
+    """A durable sleep, longer than any benchmark."""
+    ctx.step.sleep("night", 10 * 86_400)
 
 
 def _five(run: Any, **options: Any) -> list[Action]:
@@ -45,4 +57,8 @@ hundred_stages = Workflow(
     "hundred-stages", stages=[Stage(f"s{i}", actions=[Action("a", plain)]) for i in range(100)]
 )
 one_wait = Workflow("one-wait", stages=[Stage("w", wait_for=WaitFor("bench.go"))])
+own_wait = Workflow("own-wait", stages=[Stage("w", wait_for=WaitFor("bench.own", correlate="order"))])
 growing = Workflow("growing", stages=[Stage("s", actions=_five(grow))])
+lingering = Workflow("lingering", stages=[Stage("s", actions=_five(linger))])
+one_linger = Workflow("one-linger", stages=[Stage("s", actions=[Action("a", linger)])])
+sleeper = Workflow("sleeper", stages=[Stage("s", actions=[Action("a", sleep)])])
