@@ -7,6 +7,7 @@ outside, and pydantic makes it of every type that it knows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 ANY: Final = "*"
 """Stands for all keys: a dict of secrets whose keys nobody can know becomes part of the state."""
 
-_SERIALISER: Final = ("pydantic.types", "_serialize_secret")
+_MODULE: Final = "pydantic.types"
+_WORD: Final = "secret"
+"""In the name of the function there that writes a secret's mask, in every release of pydantic so far."""
+_SHOWN: Final = re.compile(r"<(class 'pydantic\.types\.|function )_?(serialize_)?secret", re.IGNORECASE)
+"""How such a type shows up in the repr of a core schema."""
 
 
 def secret_keys(workflow: Workflow) -> frozenset[str]:
@@ -64,7 +69,7 @@ class _Keys:
                 self._collect(adapter, "serialization", by_alias=False)
         except Exception:
             # A type's own hook has raised. What it has no words for may still hold a secret.
-            if _SERIALISER[1] in repr(adapter.core_schema):
+            if _SHOWN.search(repr(adapter.core_schema)):
                 self.names.add(ANY)
 
     def _collect(
@@ -111,8 +116,8 @@ class _Lenient(GenerateJsonSchema):
     def json_or_python_schema(self, schema: core_schema.JsonOrPythonSchema) -> JsonSchemaValue:
         made = super().json_or_python_schema(schema)
         function: Any = schema.get("serialization", {}).get("function")
-        module, name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
-        secret = module == _SERIALISER[0] and name.startswith(_SERIALISER[1])
+        module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+        secret = module == _MODULE and _WORD in name.lower()
         return {**made, "writeOnly": True} if secret else made
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
