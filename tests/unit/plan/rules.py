@@ -57,11 +57,11 @@ class Watch(Looker):
             for entry in move.boundary.history
             if entry.name == states.EVENT_ACTION_STARTED
         }
-        resumed = {change.ordinal for change in move.boundary.changes if change.source == states.WAITING}
+        resumed = {entry.node for entry in move.boundary.history if entry.name == states.EVENT_RESUMED}
         fresh = {
             (start.ordinal, start.attempt)
             for start in move.starts
-            if not start.compensation and start.ordinal not in resumed
+            if not start.compensation and self.database.tree.nodes[start.ordinal].path not in resumed
         }
         assert told == fresh
 
