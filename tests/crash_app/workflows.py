@@ -36,6 +36,9 @@ impatient = Workflow(
 )
 endless = Workflow("endless", stages=[Stage("s", actions=[act("a", timeout=None)])])
 waiting = Workflow("waiting", stages=[Stage("s", wait_for=WaitFor("waiting.go", correlate="key"))])
+queued_wait = Workflow(
+    "queued-wait", stages=[Stage("s", wait_for=WaitFor("waiting.go", correlate="key"), via="queue")]
+)
 restless = Workflow(
     "restless",
     stages=[Stage("s", actions=[act("before"), act("a", "async", timeout=0.5, attempts=2), act("after")])],

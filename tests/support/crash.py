@@ -32,9 +32,9 @@ def launcher(
     django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Launcher]:
     """Starts workers on the test database."""
-    with django_db_blocker.unblock(), _test_database():
-        with Launcher(tmp_path_factory.mktemp("workers"), prepare()) as made:
-            yield made
+    folder = tmp_path_factory.mktemp("workers")
+    with django_db_blocker.unblock(), _test_database(), Launcher(folder, prepare()) as made:
+        yield made
 
 
 @contextmanager

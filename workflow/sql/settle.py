@@ -187,12 +187,15 @@ WHERE j.id = x.job AND j.lease_token = x.token
 
 INSERT_JOBS: Final = """
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
-SELECT x.id, x.kind, x.run, x.node, r.queue, r.priority, now() + x.delay * interval '1 second'
+SELECT x.id, x.kind, CASE WHEN x.kind <> 'check' THEN x.run END, x.node, r.queue, r.priority,
+       now() + x.delay * interval '1 second'
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[], %s::float8[])
      AS x(boundary, run, id, kind, node, delay)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 ON CONFLICT (run_id, node_id) DO NOTHING
 """
+"""A check job belongs to no run: it would have the node of a queued wait stage, whose own job it would keep from
+being added when the wait is over."""
 
 CHECK_STEPS: Final = """
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
