@@ -24,10 +24,15 @@ from workflow.store.pipeline import Pipeline, Rows, Statement
 logger = logging.getLogger("workflow")
 
 
-_BY_INDEX = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
+_BY_INDEX = (
+    "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; "
+    "SET plan_cache_mode = force_generic_plan; SET jit = off"
+)
 """A prepared statement keeps the plan that was best when it was first planned: on empty tables that is to read
 all of them, and so it would stay until they are analyzed. Every hot statement goes by a key from a few rows, so
-on a connection of our own it is told to. Behind a pooler nothing is prepared, and nothing is set."""
+on a connection of our own it is told to. It is told to plan once, too: arrays that are known to be short look
+cheaper than the plan that is kept, and so each settling was planned anew, which took longer than running it.
+Behind a pooler nothing is prepared, and nothing is set."""
 
 
 class Port(Protocol):
