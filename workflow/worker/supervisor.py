@@ -17,6 +17,7 @@ from django.db import connections
 
 from workflow.worker.options import Options, options_of
 from workflow.worker.process import RETIRED, run_process
+from workflow.worker.readiness import refusal
 
 logger = logging.getLogger("workflow")
 
@@ -39,8 +40,12 @@ def run(
 
     `concurrency`: units at once in each process, `WORKFLOW["CONCURRENCY"]` by default. `queues`: all of them
     when empty or None. `max_jobs`, `max_rss` (megabytes): a process that has taken so many units, or has
-    so much memory resident, finishes what it has in hand and is replaced.
+    so much memory resident, finishes what it has in hand and is replaced. Returns 1 at once, with one line in the
+    log, where `refusal` has something to say.
     """
+    if (reason := refusal()) is not None:
+        logger.error("the worker does not start: %s", reason)
+        return 1
     options = options_of(concurrency, queues, burst, max_jobs, max_rss)
     if processes <= 1 and max_jobs is None and max_rss is None:
         return run_process(options)

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from workflow import worker
-from workflow.management.base import WorkflowCommand, number
+from workflow.management.base import WorkflowCommand, number, refusal
 
 
 class Command(WorkflowCommand):
@@ -26,13 +26,38 @@ class Command(WorkflowCommand):
             help="only jobs of these queues (default: all); may be repeated",
         )  # fmt: skip
         parser.add_argument("--burst", action="store_true", help="leave when nothing is due")
+        parser.add_argument(
+            "--max-jobs", metavar="N", help="replace a process that has taken so many jobs by a new one"
+        )
+        parser.add_argument(
+            "--max-rss", metavar="MB", help="replace a process that has so much memory resident by a new one"
+        )
+        parser.add_argument(
+            "--check", action="store_true",
+            help="start nothing: exit with 0 if a worker of this host is alive, else with 1",
+        )  # fmt: skip
 
     def run(self, **options: Any) -> None:
+        if options["check"]:
+            health = worker.check()
+            if not health:
+                raise refusal(health.message)
+            self.output.line(health.message)
+            return
         concurrency = number(options["concurrency"], "--concurrency", int, 1, 100_000)
         processes = number(options["processes"], "--processes", int, 1, 1_000) or 1
         queues = [options["queue"]] if isinstance(options["queue"], str) else options["queue"]
+        max_jobs = number(options["max_jobs"], "--max-jobs", int, 1)
+        max_rss = number(options["max_rss"], "--max-rss", int, 1)
+        if (reason := worker.refusal()) is not None:
+            raise refusal(reason)
         code = worker.run(
-            concurrency=concurrency, processes=processes, queues=queues, burst=bool(options["burst"])
+            concurrency=concurrency,
+            processes=processes,
+            queues=queues,
+            burst=bool(options["burst"]),
+            max_jobs=max_jobs,
+            max_rss=max_rss,
         )
         if code:
             sys.exit(code)

@@ -1,0 +1,183 @@
+"""Connections are cut, the database is restarted, or gone for a while: workers go on, and nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from tests.crash_app import trees
+from tests.support import invariants
+from tests.support.cluster import Cluster, cluster, reconnect
+from tests.support.crash import (
+    called,
+    calls,
+    clear,
+    dispatch,
+    finished,
+    key_of,
+    node,
+    prepare,
+    registered,
+    sessions,
+    status,
+    terminate,
+)
+from tests.support.workers import Launcher, eventually
+from tests.worker.test_stopping import ready
+from workflow import states, workflows
+from workflow.models import Node
+from workflow.registry import registry
+from workflow.results import RunHandle
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
+
+
+def test_connections_that_were_cut_while_idle_cost_no_attempt(workers: Launcher) -> None:
+    """Persistent connections of handlers, and those of the engine (C30)."""
+    worker = workers.start(settings={"POLL_INTERVAL": 20, "HEARTBEAT_INTERVAL": 20}, conn_max_age=3600)
+    queries = {"plain": {"plain.s.a": ["query"]}, "calm": {"calm.s.a": ["query"]}, "atomic": {}}
+    for _ in range(2):
+        handles = [dispatch(name, script) for name, script in queries.items() for _ in range(8)]
+        finished(*handles)
+        assert [status(handle) for handle in handles] == [states.COMPLETED] * 24
+        assert set(Node.objects.filter(kind="action").values_list("attempt", flat=True)) == {1}
+        assert terminate(sessions()) > 5
+        eventually(lambda: not set(sessions("application_name = 'worker'")))
+    assert worker.stop() == 0
+    invariants.check(exact=True)
+
+
+def start_many(count: int, dice: random.Random) -> list[RunHandle]:
+    """Runs of random workflows whose waits are served at once, some of whose actions fail."""
+    handles = []
+    for number in range(count):
+        name = f"random-{number % trees.COUNT:02}"
+        tree = registry.get(name).tree
+        script = {
+            each.path: dice.choice([["fail", "ok"], ["fatal"], ["sleep:0.05"], ["query"]])
+            for each in tree.nodes
+            if each.kind == "action" and dice.random() < 0.2
+        }
+        handle = dispatch(name, script)
+        for each in tree.nodes:
+            if each.kind == "stage" and not each.groups:
+                workflows.publish(each.definition.wait_for.event, correlation=key_of(handle))
+        handles.append(handle)
+    return handles
+
+
+def test_connections_that_are_cut_all_the_time_cost_time_and_nothing_else(workers: Launcher) -> None:
+    dice = random.Random(11)
+    pair = [workers.start(), workers.start(conn_max_age=60)]
+    handles = start_many(48, dice)
+    cut = 0
+    deadline = time.monotonic() + 12
+    while time.monotonic() < deadline and any(
+        status(handle) not in states.RUN_TERMINAL for handle in handles
+    ):
+        found = sessions()
+        cut += terminate(dice.sample(found, len(found) // 2))
+        time.sleep(dice.uniform(0.02, 0.3))
+    finished(*handles, within=60)
+    assert cut > 20
+    invariants.check(exact=True)
+    assert [worker.stop() for worker in pair] == [0, 0]
+
+
+# --- a server of our own --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(django_db_blocker: DjangoDbBlocker) -> Iterator[Cluster]:
+    with django_db_blocker.unblock(), cluster() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def launcher_there(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    with Launcher(tmp_path_factory.mktemp("workers"), prepare()) as made:
+        yield made
+
+
+@pytest.fixture
+def there(
+    server: Cluster, launcher_there: Launcher, django_db_blocker: DjangoDbBlocker
+) -> Iterator[tuple[Cluster, Launcher]]:
+    """A server that may be crashed, and what starts workers on it."""
+    with django_db_blocker.unblock(), registered():
+        server.ensure_running()
+        reconnect()
+        clear()
+        try:
+            yield server, launcher_there
+        finally:
+            launcher_there.end_all()
+
+
+def test_a_database_that_crashes_again_and_again_loses_nothing(there: tuple[Cluster, Launcher]) -> None:
+    server, workers = there
+    dice = random.Random(5)
+    pair = [workers.start(), workers.start()]
+    handles = start_many(36, dice)
+    for _ in range(3):
+        time.sleep(dice.uniform(0.2, 0.8))
+        server.crash()
+        server.ensure_running()
+        reconnect()
+    finished(*handles, within=60)
+    invariants.check(exact=True)
+    assert [worker.stop() for worker in pair] == [0, 0]
+
+
+def test_an_outage_costs_a_few_lines_and_ends_soon_after_the_database_is_back(
+    there: tuple[Cluster, Launcher],
+) -> None:
+    server, workers = there
+    worker = workers.start()
+    handle = dispatch("pair", {"pair.s.a": ["sleep:1"]})
+    called(handle, "pair.s.a")
+    server.halt()
+    before = len(worker.said().splitlines())
+    time.sleep(8)
+    assert worker.code is None
+    lines = worker.said().splitlines()[before:]
+    assert 0 < len(lines) < 10, "\n".join(lines)
+    server.ensure_running()
+    reconnect()
+    begun = time.monotonic()
+    finished(handle)
+    finished(dispatch("plain"))
+    assert time.monotonic() - begun < 20
+    assert [node(handle, f"pair.s.{each}").attempt for each in "ab"] == [1, 1]
+    assert [len(calls(handle, f"pair.s.{each}")) for each in "ab"] == [1, 1]
+    assert worker.lines("the database is back")
+    invariants.check(exact=True)
+    assert worker.stop() == 0
+
+
+def test_a_worker_can_be_stopped_while_the_database_is_away(there: tuple[Cluster, Launcher]) -> None:
+    server, workers = there
+    idle, busy = workers.start(queues=["nothing"]), workers.start(settings={"SHUTDOWN_GRACE": 1})
+    handle = dispatch("pair", {"pair.s.a": ["sleep:0.5"]})
+    called(handle, "pair.s.a")
+    ready(idle.pid)
+    server.halt()
+    eventually(lambda: idle.lines("the database is away"))
+    begun = time.monotonic()
+    assert idle.stop() == 0
+    assert time.monotonic() - begun < 5
+    begun = time.monotonic()
+    assert busy.stop() == 0
+    assert time.monotonic() - begun < 12
+
+
+def test_a_worker_that_starts_before_its_database_says_so_and_leaves(there: tuple[Cluster, Launcher]) -> None:
+    server, workers = there
+    server.halt()
+    worker = workers.start()
+    assert worker.wait() != 0
+    assert worker.lines("connection")

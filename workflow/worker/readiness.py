@@ -1,0 +1,85 @@
+"""What keeps a worker from starting, and whether one is alive on this host."""
+
+from __future__ import annotations
+
+import pkgutil
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, connections
+from django.db.migrations.recorder import MigrationRecorder
+
+from workflow import migrations
+from workflow.conf import conf, validate
+from workflow.registry import registry
+from workflow.sql import workers as sql
+from workflow.store.ports import DjangoPort
+
+
+def refusal() -> str | None:
+    """Why a worker must not start, in one line: a faulty setting or definition, migrations that are not applied.
+
+    None when nothing speaks against it, and when the database cannot be asked: that is said by whoever
+    needs it next.
+    """
+    for key, rule in validate():
+        place = key if key == "WORKFLOW" else f'WORKFLOW["{key}"]'
+        return f"{place} {rule}"
+    for place, error in registry.faults:
+        return f"{place}: {error}"
+    try:
+        missing = _unapplied()
+    except DatabaseError:
+        return None
+    if missing:
+        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        return f"migrations of workflow are not applied ({some}): run manage.py migrate"
+    return None
+
+
+def _unapplied() -> list[str]:
+    if "workflow" in settings.MIGRATION_MODULES:  # moved, or switched off by a test run: not ours to judge
+        return []
+    connection = connections[conf.DATABASE]
+    opened = connection.connection is None
+    try:
+        applied = {
+            name for app, name in MigrationRecorder(connection).applied_migrations() if app == "workflow"
+        }
+    finally:
+        if opened:
+            connection.close()
+    known = [module.name for module in pkgutil.iter_modules(migrations.__path__)]
+    return sorted(name for name in known if not name.startswith("_") and name not in applied)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """True where a worker of this host is alive; `message` is one line for people."""
+
+    alive: bool
+    message: str
+
+    def __bool__(self) -> bool:
+        return self.alive
+
+
+def check(hostname: str | None = None) -> Health:
+    """Whether a worker process of this host (or of `hostname`) has signed on, has not signed off, and was heard of
+    within `STALE_LEASE_THRESHOLD`. A database that cannot be reached is bad health, not an error.
+    """
+    host = hostname or socket.gethostname()
+    try:
+        rows = DjangoPort().run_now([(sql.ALIVE, (conf.STALE_LEASE_THRESHOLD,))])[0]
+    except DatabaseError as error:
+        return Health(False, f"the database cannot be asked: {' '.join(str(error).split())}")
+    pids = sorted(_pid(row) for row in rows if row[1] == host)
+    if not pids:
+        return Health(False, f"no worker is alive on {host}")
+    return Health(True, f"alive on {host}: {', '.join(str(pid) for pid in pids)}")
+
+
+def _pid(row: tuple[Any, ...]) -> int:
+    return int(row[2])
