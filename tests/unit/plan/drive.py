@@ -261,7 +261,7 @@ class Workers:
                 elif not self._wait() and not self._bring_back(tape, fate):
                     return
             self.database.now += LATE
-            if not self.actors and not self.database.at_work():
+            if not self.actors and not self.database.jobs:
                 self.looker.idle()
         raise AssertionError(f"the run is still {self.database.status} after {STEPS} steps")
 
@@ -340,7 +340,7 @@ class Workers:
 
     def _wait(self) -> bool:
         """Moves the clock to the next moment at which something is due."""
-        moments = [job.available_at for job in self.database.jobs.values() if job.kind != states.CHECK]
+        moments = [job.available_at for job in self.database.jobs.values()]
         moments += [due_at for actor in self.actors for due_at, _ in actor.timers]
         later = [moment for moment in moments if moment > self.database.now]
         if later:

@@ -84,7 +84,7 @@ class RunRow:
 
 @dataclass
 class Database:
-    """The rows of one run."""
+    """The rows of one run. The jobs that deliver events and look for missed ones belong to no run, so not here."""
 
     workflow: Workflow
     input: Any = None
@@ -115,12 +115,8 @@ class Database:
     # --- claiming -------------------------------------------------------------------------------
 
     def due(self) -> list[JobRow]:
-        """The jobs that a worker may claim; the store deals with checks alone."""
-        return [
-            job
-            for job in self.jobs.values()
-            if job.token is None and job.available_at <= self.now and job.kind != states.CHECK
-        ]
+        """The jobs that a worker may claim."""
+        return [job for job in self.jobs.values() if job.token is None and job.available_at <= self.now]
 
     def claim(self, job: JobRow) -> Lease:
         self.tokens += 1
@@ -274,9 +270,6 @@ class Database:
     def _new_jobs(self, boundary: Boundary) -> None:
         for new in boundary.new_jobs:
             self.jobs.setdefault(new.ordinal, JobRow(new.kind, new.ordinal, self.now + new.delay))
-        for change in boundary.changes:
-            if change.wait is not None:
-                self.jobs.setdefault(change.ordinal, JobRow(states.CHECK, change.ordinal, self.now))
 
     def _wake(self, boundary: Boundary) -> None:
         for wake in boundary.wakes:
@@ -298,7 +291,7 @@ class Database:
             node.kind == states.ACTION and row.status == states.WAITING
             for node, row in zip(self.tree.nodes, self.rows, strict=True)
         )
-        if self.status == states.RUNNING and parked and not suspended and not self.at_work():
+        if self.status == states.RUNNING and parked and not suspended and not self.jobs:
             self.status = states.WAITING
             self._tell(states.EVENT_WAITING, parked[0])
 
@@ -318,18 +311,11 @@ class Database:
             and row.wait_outcome is None
         ]
 
-    def at_work(self) -> bool:
-        """Whether any unit has a job, be it claimed, due or due later."""
-        return any(job.kind != states.CHECK for job in self.jobs.values())
-
     def resolve(self, ordinal: int, outcome: dict[str, Any]) -> None:
         """An event, a `resume` or the deadline ends a wait, and its unit goes on."""
         row, node = self.rows[ordinal], self.tree.nodes[ordinal]
         row.wait_outcome = json.dumps(outcome)
         row.wait_event = row.wait_correlation = row.wait_until = None
-        look = self.jobs.get(ordinal)
-        if look is not None and look.kind == states.CHECK:
-            del self.jobs[ordinal]
         if not outcome.get("timeout"):
             assert self.status in (states.RUNNING, states.WAITING)
             self.status = states.RUNNING

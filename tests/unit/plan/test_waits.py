@@ -29,7 +29,7 @@ def test_a_wait_parks_the_run_and_holds_no_job():
     scene.take()
     assert (scene.db.status, scene.status("w.w", "w")) == ("waiting", ["waiting", "running"])
     assert scene.story() == ["started", "waiting"]
-    assert not scene.db.at_work()
+    assert not scene.db.jobs
     assert (scene.row("w.w").wait_event, scene.row("w.w").wait_until) == ("happened", 60)
 
 
