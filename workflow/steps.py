@@ -10,12 +10,15 @@ unwound by an exception that is none of its business, and the unit lets go of it
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+from django.core.exceptions import SynchronousOnlyOperation
 
 from workflow import payload
 from workflow.conf import conf
@@ -29,6 +32,8 @@ from workflow.store.settle import Lease
 
 T = TypeVar("T")
 
+NAMES = {"run": "run", "sleep": "sleep", "poll": "wait_for", "event": "wait_event"}
+"""What each kind of ledger row is called as a method."""
 MIN_POLL_LEASE = 60.0
 """A poll in hand is another's to take up no sooner than this many seconds, however short its interval."""
 FOR_EVER = 10 * 365.25 * 86_400
@@ -54,6 +59,7 @@ class Host(Protocol):
     ordinal: int
     path: str
     compensating: bool
+    is_async: bool
     state: dict[str, Any]
     secret_keys: frozenset[str]
     signal: Signal
@@ -86,7 +92,10 @@ class _Row:
 
 
 class Steps:
-    """The ledger of one execution. Methods come in pairs: `run` for plain handlers, `arun` for `async` ones."""
+    """The ledger of one execution. Methods come in pairs: `run` for plain handlers, `arun` for `async` ones.
+
+    A plain one waits for the worker's event loop, so on that loop it raises `SynchronousOnlyOperation`.
+    """
 
     def __init__(self, attempt: Host) -> None:
         self._attempt = attempt
@@ -320,6 +329,11 @@ class Steps:
     # --- the ledger -----------------------------------------------------------------------------
 
     def _open(self, key: str, kind: str) -> _Row | None:
+        if self._attempt.is_async and _on_a_loop():
+            name = NAMES[kind]
+            raise SynchronousOnlyOperation(
+                f"ctx.step.{name} would block the event loop: an async handler awaits ctx.step.a{name}"
+            )
         self._check_key(key)
         if self._rows is None:
             self._take(self._attempt.read((sql.LOAD_STEPS, self._where())))
@@ -402,6 +416,14 @@ class Steps:
         code = FailureCode.WAIT_TIMEOUT if isinstance(error, WaitTimeout) else FailureCode.ACTION_FAILED
         text = compact(describe(error, code, self._attempt.path))
         return StepWrite(self._attempt.ordinal, self._phase, key, kind, "failed", attempt=number, error=text)
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _row(row: tuple[Any, ...]) -> _Row:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connection
 from django.db.utils import DatabaseError
 from django.test.utils import CaptureQueriesContext
@@ -158,6 +159,28 @@ def test_a_suspended_action_does_not_hold_up_its_parallel_mates() -> None:
     drain(handle.run_id)
     assert calls == ["quick", "woke"]
     assert handle.status().run.status == "completed"
+
+
+@pytest.mark.parametrize("name", ["run", "sleep", "wait_for", "wait_event"])
+def test_a_plain_step_on_the_event_loop_is_refused_by_the_name_of_its_twin(name: str) -> None:
+    arguments = {"run": (note,), "sleep": (1,), "wait_for": (note,), "wait_event": ("it-happened",)}[name]
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        getattr(ctx.step, name)("key", *arguments)  # it would wait for the loop that it stands on
+
+    status = run_through(stepping(handler, attempts=1))
+    error = node(status, "w.s.act").error
+    assert error is not None
+    assert (error["code"], error["type"]) == ("ACTION_FAILED", "SynchronousOnlyOperation")
+    assert f"ctx.step.a{name}" in error["message"]
+    assert calls == []
+
+
+def test_an_async_handler_may_use_plain_steps_in_a_thread() -> None:
+    async def handler(state: dict[str, Any], ctx: Any) -> Any:
+        return await sync_to_async(lambda: ctx.step.run("key", note, 7))()
+
+    assert run_through(stepping(handler, attempts=1)).run.state == {"act": 7}
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -138,6 +138,7 @@ class Attempt:
         handler = action.compensate_handler if compensating else action.run_handler
         assert handler is not None
         self.handler: Handler = handler
+        self.is_async = handler.is_async
 
     @property
     def atomic(self) -> bool:
