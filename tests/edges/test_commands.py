@@ -11,7 +11,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -23,10 +23,12 @@ from django.db.models.functions import Now
 from django.test import override_settings
 from pydantic import BaseModel
 
-from workflow import RunNotFound, Stage, WaitFor, Workflow, action, states, workflows
+from workflow import RunNotFound, Stage, WaitFor, Workflow, action, parallel, states, workflows
 from workflow.management.base import database_trouble, json_argument, number
 from workflow.models import Event, Node, Run, RunEvent
+from workflow.registry import registry
 from workflow.results import RunStatus
+from workflow.testing import drain
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOBODY = uuid.UUID("01997a5e-6c00-7d41-9b1e-4a5c2f300000")
@@ -451,6 +453,41 @@ class TestStatus:
     def test_more_is_said_when_asked(self, tea):
         assert '"tea": "sencha"' not in call("workflow:status", tea)
         assert '"tea": "sencha"' in call("workflow:status", tea, verbosity=2)
+
+    @pytest.mark.parametrize("arguments", [(), ("--force-color",)])
+    def test_what_a_run_waits_for_is_said(self, tea, arguments):
+        assert "waits for" not in call("workflow:status", tea, *arguments)
+        park(tea)
+        Node.objects.filter(run=tea, wait_event="tea.paid").update(
+            wait_until=datetime(2026, 3, 5, 11, 59, 50, tzinfo=UTC)
+        )
+        shown = call("workflow:status", tea, *arguments)
+        assert "waits for    tea.paid about sencha, until 2026-03-05 11:59:50 (commands-tea.paid)\n" in shown
+        with override_settings(WORKFLOW={"REDACT": ["tea"]}):
+            shown = call("workflow:status", tea, *arguments)
+        assert "sencha" not in shown
+        assert "tea.paid about ********" in shown
+
+    def test_the_event_that_a_durable_step_waits_for_is_said(self):
+        def pour(state: dict[str, Any], ctx: Any) -> None:
+            ctx.step.wait_event("cooled", "tea.cooled\x1b", timeout=None)
+
+        with registry.isolated():
+            handle = workflows.dispatch(Workflow("commands-pour", stages=[Stage("pour", run=pour)]))
+            drain(handle.run_id)
+        shown = call("workflow:status", handle.run_id)
+        assert "waits for    tea.cooled\\x1b (commands-pour.pour.pour#run, step cooled)\n" in shown
+        workflows.cancel(handle.run_id)
+        assert "waits for" not in call("workflow:status", handle.run_id)
+
+    def test_of_many_waits_the_first_are_shown(self):
+        waits = [Stage(f"w{number}", wait_for=WaitFor(f"tea.{number}")) for number in range(12)]
+        with registry.isolated():
+            handle = workflows.dispatch(Workflow("commands-many", stages=[parallel(waits)]))
+            drain(handle.run_id)
+        lines = call("workflow:status", handle.run_id).splitlines()
+        assert sum(line.startswith("waits for") for line in lines) == 10
+        assert lines[-1].strip() == "and for more"
 
     def test_any_way_of_writing_the_id_is_understood(self, tea):
         assert str(tea) in call("workflow:status", tea.hex.upper())

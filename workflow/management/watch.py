@@ -11,12 +11,13 @@ from typing import NoReturn
 from uuid import UUID
 
 from django.utils import timezone
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from workflow import states, terminal, workflows
 from workflow.management.output import Output
+from workflow.management.waits import wait_lines
 from workflow.redact import redact_status
 from workflow.results import RunInfo, RunPage, RunStatus
 from workflow.store.workers import unserved_run
@@ -43,6 +44,8 @@ def show(status: RunStatus, output: Output, detail: bool = False) -> None:
         lambda: terminal.run_view(status, now, ascii_only=output.ascii_only, unserved=reason),
         lambda: terminal.run_lines(status, now, unserved=reason),
     )
+    if waits := wait_lines(status):
+        output.lines(["", *waits])
     if detail:
         output.lines(terminal.detail_lines(status))
 
@@ -86,11 +89,13 @@ def _until_over(run_id: UUID | str, deadline: float | None, see: See) -> RunStat
 
 def _redraw(live: Live, status: RunStatus, output: Output) -> None:
     # One line less than there are: the cursor stands below the picture.
-    rows = output.console.height - 1
+    waits = [Text(line, overflow="ellipsis", no_wrap=True) for line in wait_lines(status)]
+    below = [Text(), *waits] if waits else []
+    rows = output.console.height - 1 - len(below)
     view = terminal.run_view(
         status, timezone.now(), rows=rows, ascii_only=output.ascii_only, unserved=unserved(status)
     )
-    live.update(view, refresh=True)
+    live.update(Group(view, *below), refresh=True)
 
 
 def _print_json(old: RunStatus | None, status: RunStatus, output: Output) -> None:
