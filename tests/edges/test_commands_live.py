@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from workflow import states, workflows
@@ -350,7 +350,8 @@ def test_top_in_a_pipe_leaves_by_itself(start):
 def test_a_list_on_a_terminal_is_redrawn_until_ctrl_c(start, screen):
     listing = start("workflow:list", "--watch", stdout=screen.follower)
     screen.read_until("No runs.")
-    runs = [dispatched("tearoom-happy") for _ in range(60)]
+    with transaction.atomic():  # or the list might be drawn when there are few of them
+        runs = [dispatched("tearoom-happy") for _ in range(60)]
     screen.read_until(str(runs[-1]))
     workflows.cancel(runs[-1])
     screen.read_until("cancelled")
@@ -402,6 +403,53 @@ def test_a_worker_with_a_faulty_setting_does_not_start(start, environment):
     assert "did you mean CONCURRENCY?" in err
     assert "Traceback" not in err
     assert finish(start("workflow:list"))[0] == 0, "looking is still possible"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("workflow:worker",),
+        ("workflow:worker", "--processes", "2"),
+        ("workflow:sweep", "--once"),
+    ],
+)
+def test_without_the_tables_one_line_says_what_to_do(start, environment, arguments):
+    environment["PGOPTIONS"] = "-c search_path=pg_catalog"  # a database that nobody has migrated
+    assert finish(start(*arguments)) == (
+        1,
+        "",
+        "CommandError: the workflow tables are missing from the database: run manage.py migrate\n",
+    )
+
+
+@pytest.fixture
+def bare(tearoom: Path, environment: dict[str, str]) -> None:
+    """A project whose apps define no workflow."""
+    (tearoom / "bare_settings.py").write_text(
+        "from example_project.settings import *\n"
+        'INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "pgtrigger", "workflow"]\n'
+        "ROOT_URLCONF, urlpatterns = __name__, []\n"
+    )
+    environment["DJANGO_SETTINGS_MODULE"] = "bare_settings"
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_worker_and_a_dispatch_without_any_workflow_say_where_to_look(start):
+    hint = "No workflow is registered at all: are the apps with your workflows.py in INSTALLED_APPS?"
+    code, _, err = finish(start("workflow:worker", "--burst"))
+    assert (code, err) == (0, f"{hint}\n")
+    code, _, err = finish(start("workflow:dispatch", "signup"))
+    assert (code, err) == (1, f"CommandError: no workflow is registered as 'signup'. {hint}\n")
+
+
+def test_a_worker_says_on_a_terminal_what_it_takes(start, screen):
+    worker = start("workflow:worker", "--burst", "--queue", "a", "b", stdout=screen.follower)
+    screen.read_rest(worker)
+    assert worker.wait(30) == 0
+    assert screen.text.startswith("Takes the jobs of a, b: ")
+    assert "tearoom-happy v1" in screen.text
+    assert "more. Ctrl-C stops it." in screen.text or "v1. Ctrl-C stops it." in screen.text
+    assert finish(start("workflow:worker", "--burst"))[1] == "", "in a pipe nothing is printed"
 
 
 # sweep

@@ -14,17 +14,20 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import InterfaceError, OperationalError, ProgrammingError
+from django.db import InterfaceError, OperationalError, ProgrammingError, connections
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist
 
+from workflow.conf import conf
 from workflow.errors import WorkflowError
 from workflow.management.output import Output
+from workflow.models import Worker
 from workflow.terminal import one_line
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
 _UNDEFINED_TABLE = "42P01"
+NONE_REGISTERED = "No workflow is registered at all: are the apps with your workflows.py in INSTALLED_APPS?"
 Number = TypeVar("Number", int, float)
 Checks = list[str] | tuple[str, ...] | Literal["__all__"]
 
@@ -54,6 +57,20 @@ def database_trouble(error: Exception) -> str | None:
     if isinstance(error, (ImproperlyConfigured, ConnectionDoesNotExist)):
         return f"the settings are wrong: {error}"
     return None
+
+
+def look_for_tables() -> None:
+    """Raises what `database_trouble` explains if the workflow tables, or their whole database, are not there.
+
+    For commands that meet errors again and again: each of those would be told with a traceback.
+    """
+    connection = connections[conf.DATABASE]
+    opened = connection.connection is None
+    try:
+        Worker.objects.using(conf.DATABASE).exists()
+    finally:
+        if opened:
+            connection.close()
 
 
 def operator() -> str:

@@ -9,18 +9,31 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from workflow import states, terminal, workflows
-from workflow.errors import InputInvalid
+from workflow.errors import InputInvalid, WorkflowUnknown
 from workflow.management import watch
-from workflow.management.base import WorkflowCommand, asking, json_argument, number, operator, refusal
+from workflow.management.base import (
+    NONE_REGISTERED,
+    WorkflowCommand,
+    asking,
+    json_argument,
+    number,
+    operator,
+    refusal,
+)
 from workflow.redact import redact_status, redact_text, secrets_of
+from workflow.registry import registry
 from workflow.results import RunHandle
 
 
 @contextlib.contextmanager
-def _masking(name: str, given: Any) -> Iterator[None]:
-    """Around a dispatch: a validator's message may repeat what it was given."""
+def _explaining(name: str, given: Any) -> Iterator[None]:
+    """Around a dispatch: a validator's message may repeat what it was given, and must not show what is secret."""
     try:
         yield
+    except WorkflowUnknown as error:
+        if registry.all() or registry.faults:
+            raise
+        raise refusal(f"{error}. {NONE_REGISTERED}") from error
     except InputInvalid as error:
         secrets = secrets_of(given, workflow=name)
         raise refusal(redact_text(str(error), secrets=secrets, workflow=name)) from None
@@ -50,7 +63,7 @@ class Command(WorkflowCommand):
         if timeout is not None and not options["wait"]:
             raise refusal("--timeout goes with --wait")
         given = json_argument(options["input"], "--input")
-        with asking(), _masking(options["name"], given):
+        with asking(), _explaining(options["name"], given):
             handle = workflows.dispatch(
                 options["name"],
                 given,

@@ -10,11 +10,11 @@ from types import FrameType
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db import close_old_connections, connections
+from django.db import close_old_connections
 
 from workflow import sweeps
 from workflow.conf import conf
-from workflow.management.base import WorkflowCommand, database_trouble
+from workflow.management.base import WorkflowCommand, database_trouble, look_for_tables
 from workflow.terminal import one_line
 
 
@@ -52,8 +52,8 @@ class Command(WorkflowCommand):
 
 
 def _sweep() -> dict[str, int]:
-    # A sweep logs its errors and goes on; without a database there is nothing to go on with.
-    connections[conf.DATABASE].ensure_connection()
+    # A sweep logs its errors and goes on; without a database, or tables in it, there is nothing to go on with.
+    look_for_tables()
     return sweeps.run_once()
 
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import OperationalError
 
 from workflow import worker
-from workflow.management.base import WorkflowCommand, number, refusal
+from workflow.management.base import NONE_REGISTERED, WorkflowCommand, look_for_tables, number, refusal
+from workflow.registry import registry
+from workflow.terminal import one_line
+
+MOST_NAMES = 10
+"""Workflows that are named at the start."""
 
 
 class Command(WorkflowCommand):
@@ -49,8 +57,12 @@ class Command(WorkflowCommand):
         queues = [options["queue"]] if isinstance(options["queue"], str) else options["queue"]
         max_jobs = number(options["max_jobs"], "--max-jobs", int, 1)
         max_rss = number(options["max_rss"], "--max-rss", int, 1)
+        with suppress(OperationalError):  # the worker knows what to do about a database that is away
+            look_for_tables()
         if (reason := worker.refusal()) is not None:
             raise refusal(reason)
+        if options["verbosity"]:
+            self._introduce(queues)
         code = worker.run(
             concurrency=concurrency,
             processes=processes,
@@ -61,3 +73,14 @@ class Command(WorkflowCommand):
         )
         if code:
             sys.exit(code)
+
+    def _introduce(self, queues: Sequence[str] | None) -> None:
+        """Says what will be run. To people only: elsewhere the log tells of it, and a burst may be a cron job."""
+        names = sorted(f"{definition.name} v{definition.version}" for definition in registry.all())
+        if not names:
+            self.stderr.write(NONE_REGISTERED)
+        elif self.output.rich:
+            where = f"of {', '.join(queues)}" if queues else "of every queue"
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            shown = ", ".join(names[:MOST_NAMES])
+            self.output.line(one_line(f"Takes the jobs {where}: {shown}{more}. Ctrl-C stops it."))
