@@ -139,6 +139,8 @@ class Measurement:
             "first_step_p50_ms": statistics.median(first),
             "last_step_p50_ms": statistics.median(last),
             "end_p50_ms": statistics.median(end),
+            "first_step_best_ms": min(first),
+            "end_best_ms": min(end),
             "end_p95_ms": sorted(end)[int(0.95 * (len(end) - 1))],
         }
 
