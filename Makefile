@@ -15,7 +15,7 @@ STAMP := $(VENV)/installed-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -
 help:
 	@echo "make demo              run the example orders through real workers"
 	@echo "make test              run the tests (ARGS='-k name' adds arguments for pytest)"
-	@echo "make serve             web, dashboard and a worker on http://$(HOST):$(PORT)/"
+	@echo "make serve             web, dashboard, a worker and a stream of orders on http://$(HOST):$(PORT)/"
 	@echo "make bench             the benchmarks of this engine    make bench-peers: next to others"
 	@echo "make lint typecheck migrations-check format"
 	@echo "make crash soak        the tests that kill workers; the ones that run for long"
@@ -56,12 +56,14 @@ test: $(STAMP)
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
-# Both run in the background, so that the shell hears a signal at once; they are then told to leave with SIGTERM.
+# All run in the background, so that the shell hears a signal at once; they are then told to leave with SIGTERM.
 serve: $(STAMP)
 	@$(MANAGE) migrate --verbosity 0
-	@trap 'kill $$worker $$web 2>/dev/null; wait' EXIT; trap 'exit 0' INT TERM; \
+	@$(MANAGE) shop_login --address http://$(HOST):$(PORT)/dashboard/
+	@trap 'kill $$worker $$stream $$web 2>/dev/null; wait' EXIT; trap 'exit 0' INT TERM; \
 	$(MANAGE) workflow:worker & worker=$$!; \
-	DEBUG=1 $(PY) -m daphne -b $(HOST) -p $(PORT) example_project.asgi:application & web=$$!; \
+	$(MANAGE) shop_stream >/dev/null & stream=$$!; \
+	DEBUG=1 $(PY) -m daphne -v 0 -b $(HOST) -p $(PORT) example_project.asgi:application & web=$$!; \
 	wait $$web
 
 bench: $(STAMP)

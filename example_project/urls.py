@@ -2,11 +2,13 @@
 
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
+from django.views.generic import RedirectView
 
 from workflow.api import workflow_routes
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("workflow/", include(workflow_routes())),
+    path("", RedirectView.as_view(pattern_name="workflow_dashboard:runs")),
     path("dashboard/", include("workflow.dashboard.urls")),
 ]

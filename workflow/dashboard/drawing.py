@@ -54,6 +54,11 @@ class Drawn:
     error: str = ""
 
     @property
+    def broad(self) -> bool:
+        """Whether some of its children stand side by side."""
+        return any(len(group) > 1 for group in self.groups)
+
+    @property
     def many(self) -> bool:
         """Whether it has so many children that a page starts with them folded."""
         return sum(map(len, self.groups)) > 40

@@ -51,30 +51,67 @@ function own(element, selector) {
   return element.querySelector(`:scope > ${selector}, :scope > h3 > ${selector}, :scope > h4 > ${selector}`);
 }
 
-function show(node) {
-  const element = elements.get(node.path);
-  if (!element) return;
-  setStatus(element, node.status);
-  const link = own(element, "a.node");
-  setText(link?.querySelector(".symbol"), SYMBOLS[node.status] ?? "?");
-  setText(link?.querySelector(".state"), node.status);
-  showTook(node, link);
-  setText(own(element, ".attempt"), node.attempt > 1 ? `attempt ${node.attempt}` : "");
-  const bar = own(element, "progress");
-  if (bar) {
-    bar.hidden = node.progress === null || node.progress === undefined || !LIVE_NODE.includes(node.status);
-    bar.value = node.progress ?? 0;
+// The places of a node's facts, looked up once: a run may have thousands of nodes.
+const found = new Map();
+function placesOf(path) {
+  if (!found.has(path)) {
+    const element = elements.get(path);
+    const link = element && own(element, "a.node");
+    found.set(path, element && {
+      element,
+      symbol: link?.querySelector(".symbol"),
+      state: link?.querySelector(".state"),
+      took: link?.querySelector(".took"),
+      attempt: own(element, ".attempt"),
+      bar: own(element, "progress"),
+      error: own(element, ".error"),
+      wait: own(element, ".note")?.querySelector(".for"),
+    });
   }
-  const error = node.error;
-  setText(own(element, ".error"), error ? printable(`${error.code}: ${error.message ?? ""}`.replace(/[: ]+$/, ""), 160) : "");
-  const wait = own(element, ".note")?.querySelector(".for");
-  if (wait) setText(wait, node.wait_event ? `for ${printable(node.wait_event, 120)}` : "");
+  return found.get(path);
 }
 
-function showTook(node, link = own(elements.get(node.path), "a.node")) {
+function show(node) {
+  const at = placesOf(node.path);
+  if (!at) return;
+  setStatus(at.element, node.status);
+  setText(at.symbol, SYMBOLS[node.status] ?? "?");
+  setText(at.state, node.status);
+  showTook(node);
+  setText(at.attempt, node.attempt > 1 ? `attempt ${node.attempt}` : "");
+  if (at.bar) {
+    at.bar.hidden = node.progress === null || node.progress === undefined || !LIVE_NODE.includes(node.status);
+    at.bar.value = node.progress ?? 0;
+  }
+  const error = node.error;
+  setText(at.error, error ? printable(`${error.code}: ${error.message ?? ""}`.replace(/[: ]+$/, ""), 160) : "");
+  setText(at.wait, node.wait_event ? `for ${printable(node.wait_event, 120)}` : "");
+}
+
+function showTook(node) {
   // A node that was undone "finished" when it was.
   const ran = node.started_at && node.status !== "compensated";
-  setText(link?.querySelector(".took"), ran ? duration(seconds(node.started_at, node.finished_at)) : "");
+  setText(placesOf(node.path)?.took, ran ? duration(seconds(node.started_at, node.finished_at)) : "");
+}
+
+const parents = new Set(); // paths of nodes that have others beneath them
+const changed = new Set(); // paths of nodes that are to be shown
+const arrived = []; // history entries that are to be shown
+let rendering = false;
+
+// Whatever came since the last picture is shown at once, before the next one.
+function render() {
+  if (rendering) return;
+  rendering = true;
+  const draw = () => {
+    rendering = false;
+    for (const path of changed) show(nodes.get(path));
+    changed.clear();
+    if (arrived.length) addEntries(arrived.splice(0));
+    if (run) showRun();
+  };
+  if (document.hidden) setTimeout(draw, 200);
+  else requestAnimationFrame(draw);
 }
 
 function showRun() {
@@ -83,20 +120,27 @@ function showRun() {
   setText(status.querySelector(".symbol"), SYMBOLS[run.status] ?? "?");
   setText(status.querySelector(".text"), run.status);
   body.dataset.status = run.status;
-  document.title = `${run.workflow} ${run.status}`;
+  setText(document.querySelector("title"), `${run.workflow} ${run.status}`);
   setText(document.getElementById("took"), run.started_at ? duration(seconds(run.started_at, run.finished_at)) : "–");
   setText(document.getElementById("started"), run.started_at ? `started ${moment(run.started_at)}` : "");
   setText(document.getElementById("finished"), run.finished_at ? `finished ${moment(run.finished_at)}` : "");
-  const parents = new Set([...nodes.values()].map((node) => node.parent));
-  const leaves = [...nodes.values()].filter((node) => !parents.has(node.path));
-  const done = leaves.filter((node) => !LIVE_NODE.includes(node.status)).length;
-  setText(document.getElementById("done"), `${done} of ${leaves.length}`);
-  const undone = [...nodes.values()].some((node) => node.status === "compensated" || node.compensate_attempt);
+  let leaves = 0;
+  let done = 0;
+  let undone = false;
+  let parked = false;
+  for (const node of nodes.values()) {
+    if (!parents.has(node.path)) {
+      leaves += 1;
+      if (!LIVE_NODE.includes(node.status)) done += 1;
+    }
+    undone ||= node.status === "compensated" || Boolean(node.compensate_attempt);
+    parked ||= Boolean(node.wait_event) && node.kind === "stage";
+  }
+  setText(document.getElementById("done"), `${done} of ${leaves}`);
   const back = undone || ["compensating", "compensated"].includes(run.status);
   document.getElementById("tree").classList.toggle("backwards", back);
   document.getElementById("backwards-note").hidden = !back;
   if (may) {
-    const parked = [...nodes.values()].some((node) => node.wait_event && node.kind === "stage");
     offer("cancel", ["pending", "running", "waiting"].includes(run.status));
     offer("retry", run.status === "failed" && !undone);
     offer("resume", ["running", "waiting"].includes(run.status) && parked);
@@ -107,22 +151,25 @@ function offer(name, possible) {
   document.querySelector(`#commands [data-command=${name}]`).hidden = !possible;
 }
 
-function addEntry(entry) {
+function addEntries(entries) {
+  const rows = entries.slice(-KEPT).reverse().map(rowOf);
+  history.prepend(...rows);
+  while (history.rows.length > KEPT) history.lastElementChild.remove();
+}
+
+function rowOf(entry) {
   const row = document.createElement("tr");
   row.dataset.seq = entry.seq;
-  const cells = [entry.seq, moment(entry.at), entry.name, entry.node ?? "", says(entry)].map((text, index) => {
-    const cell = document.createElement("td");
+  row.className = "new";
+  [String(entry.seq), moment(entry.at), entry.name, entry.node ?? "", says(entry)].forEach((text, index) => {
+    const cell = row.insertCell();
     if (index === 0) cell.className = "num";
     if (index === 4) cell.className = "more";
     const inner = index === 3 ? document.createElement("code") : index === 4 ? document.createElement("bdi") : cell;
     inner.textContent = text;
     if (inner !== cell) cell.append(inner);
-    return cell;
   });
-  row.append(...cells);
-  row.classList.add("new");
-  history.prepend(row);
-  while (history.rows.length > KEPT) history.lastElementChild.remove();
+  return row;
 }
 
 const UNSAID = ["type", "name", "run_id", "seq", "node", "at", "message", "error", "fields", "delay"];
@@ -149,12 +196,17 @@ function says(entry) {
 function takeSnapshot(frame) {
   ahead = new Date(frame.now) - Date.now();
   run = frame.run;
-  for (const node of frame.nodes) nodes.set(node.path, node);
-  const known = Math.max(Number(history.firstElementChild?.dataset.seq ?? 0), 0);
-  if (frame.seq > known) fillHistory(known, frame.seq);
+  for (const node of frame.nodes) {
+    const known = nodes.get(node.path);
+    if (node.parent) parents.add(node.parent);
+    if (known && JSON.stringify(known) === JSON.stringify(node)) continue;
+    nodes.set(node.path, node);
+    changed.add(node.path);
+  }
+  const shown = arrived.length ? arrived.at(-1).seq : Number(history.firstElementChild?.dataset.seq ?? 0);
+  if (frame.seq > shown) fillHistory(shown, frame.seq);
   seq = frame.seq;
-  for (const node of nodes.values()) show(node);
-  showRun();
+  render();
   stale();
 }
 
@@ -187,7 +239,7 @@ const MEANS = {
     for (let up = nodes.get(node.parent); up; up = nodes.get(up.parent)) {
       if (up.status === "pending") up.status = "running";
       up.started_at ??= entry.at;
-      show(up);
+      changed.add(up.path);
     }
   },
   "action.progress": (node, entry) => Object.assign(node, { progress: entry.progress }),
@@ -203,14 +255,14 @@ const SAYS_ALL = new Set([...Object.keys(MEANS), "log", "started"]);
 
 function takeEntry(entry) {
   seq = entry.seq;
-  addEntry(entry);
+  arrived.push(entry);
   const node = nodes.get(entry.node);
   if (node && MEANS[entry.name]) {
     MEANS[entry.name](node, entry);
-    show(node);
+    changed.add(node.path);
   }
   if (entry.name === "started" && run) Object.assign(run, { status: "running", started_at: run.started_at ?? entry.at });
-  if (run) showRun();
+  render();
   if (entry.name !== "action.progress" && entry.name !== "log") stale();
   if (!SAYS_ALL.has(entry.name)) live.refresh();
   settle();
@@ -280,11 +332,19 @@ async function fetchTimeline() {
   }
 }
 
+let drawnAt = 0;
+let drawingTook = 0;
 function drawTimeline() {
-  if (timeline) draw(document.getElementById("timeline"), timeline, Date.now() / 1000 + timeline.ahead);
+  if (!timeline) return;
+  const begun = performance.now();
+  draw(document.getElementById("timeline"), timeline, Date.now() / 1000 + timeline.ahead);
+  drawnAt = performance.now();
+  drawingTook = drawnAt - begun;
 }
 setInterval(() => {
-  if (run && !OVER.includes(run.status) && !document.hidden) drawTimeline();
+  if (!run || OVER.includes(run.status) || document.hidden) return;
+  // Growing bars are worth a twentieth of the time.
+  if (performance.now() - drawnAt > 20 * drawingTook) drawTimeline();
 }, 1000);
 addEventListener("resize", drawTimeline);
 
