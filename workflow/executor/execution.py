@@ -33,7 +33,7 @@ from workflow.plan import (
 from workflow.signals import CANCELLED, LEASE_LOST, SHUTDOWN, TIMEOUT
 from workflow.sql import claim as claim_sql
 from workflow.sql.arrays import plain
-from workflow.store.claims import Claim, Misfit, snapshots
+from workflow.store.claims import Claim, Misfit, read_again, snapshots
 from workflow.store.settle import Rejected, Settlement
 
 logger = logging.getLogger("workflow")
@@ -184,6 +184,9 @@ class Execution:
         # Its first line: what follows may quote the row, which holds the user's data.
         reason = str(rejected).partition("\n")[0]
         logger.error("run %s: the database refused a boundary: %s", self.lease.run_id, reason)
+        await read_again(self._runtime.port, self.claim)
+        if self.claim.run is None:
+            raise rejected
         run = (await snapshots(self._runtime.port, [(self.claim, self.workflow.tree)]))[0]
         if isinstance(run, Misfit):
             raise rejected
@@ -200,7 +203,8 @@ class Execution:
             else:
                 failed.append(Refused(fact.ordinal, error))
         self._plan = self._make_plan(run)
-        self._plan.inflight = {*self.attempts, *(fact.ordinal for fact in failed)}
+        waiting = {fact.ordinal for fact in (*failed, *self.inbox)}  # heard of already, or about to be
+        self._plan.inflight = {*self.attempts, *waiting}
         self.inbox[:0] = failed
         return self._plan.begin()
 

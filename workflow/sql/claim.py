@@ -50,14 +50,19 @@ CLAIM: Final = _claim("")
 CLAIM_OF_RUN: Final = _claim(" AND (j.run_id = %s::uuid OR j.run_id IS NULL)")
 """The same for the jobs of one run, and for those of none."""
 
-CLAIMED_RUNS: Final = """
+_RUN: Final = """
 SELECT r.id::text, r.workflow, r.version, r.fingerprint, r.status, r.input::text, r.state::text, r.context::text,
-       r.correlation_id, r.error::text
+       r.correlation_id, r.error::text, r.seq
 FROM workflow_run AS r
-WHERE r.id IN (SELECT j.run_id FROM workflow_job AS j
+"""
+
+CLAIMED_RUNS: Final = f"""{_RUN}WHERE r.id IN (SELECT j.run_id FROM workflow_job AS j
                WHERE j.worker_id = %s::uuid AND j.lease_token IS NOT NULL AND j.started_at = now())
 """
 """The runs of the jobs that CLAIM took in the same transaction."""
+
+RUN: Final = f"{_RUN}WHERE r.id = %s::uuid"
+"""One run, read again."""
 
 NEXT_DUE: Final = f"""
 WITH RECURSIVE {PAIRS}

@@ -33,6 +33,7 @@ class ClaimedRun:
     context: str | None
     correlation_id: str | None
     error: str | None
+    seq: int
 
 
 @dataclass(slots=True)
@@ -85,6 +86,12 @@ async def claim(
     if claimed:
         failpoints.hit("claim.after")
     return claimed, due[0][0]
+
+
+async def read_again(port: Port, claimed: Claim) -> None:
+    """Brings the claim's run up to date."""
+    rows = (await port.run([(sql.RUN, (claimed.run_id,))]))[0]
+    claimed.run = ClaimedRun(*rows[0]) if rows else None
 
 
 _UNTOUCHED = NodeSnapshot()
@@ -145,6 +152,8 @@ def _snapshot(claimed: Claim, tree: Tree, rows: list[tuple[Any, ...]]) -> RunSna
         nodes=nodes,
         error=None if run.error is None else json.loads(run.error),
         places=places,
+        job_attempt=claimed.attempt,
+        seq=run.seq,
         last_error=claimed.last_error,
     )
 
