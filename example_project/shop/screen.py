@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from textwrap import wrap
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -92,20 +93,28 @@ class LiveScreen:
 
 
 class PlainScreen:
-    """For a pipe or a file: a line for whatever happens, and every two seconds one for how far it all is."""
+    """For a pipe or a file: a line for whatever happens, and one for how far it all is whenever that has
+    changed, every two seconds at most.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.last = 0.0
+        self.told = ""
 
     def note(self, seconds: float, text: str) -> None:
         self.console.print(Text(f"{seconds:6.1f} s  {text}"))
 
     def show(self, sight: Sight) -> None:
         if sight.seconds - self.last >= LINE_EVERY:
-            self.last = sight.seconds
             counts = [(status, sight.number(status)) for status in STATUSES]
-            self.note(sight.seconds, ", ".join(f"{number} {status}" for status, number in counts if number))
+            text = ", ".join(f"{number} {status}" for status, number in counts if number)
+            if {key for key in +sight.statuses if key[1] not in ENDED} == {("never-pays", "waiting")}:
+                # Nothing moves for a while then, and it should not look as if it hung.
+                text += "; the payments that are waited for never come"
+            if text != self.told:
+                self.last, self.told = sight.seconds, text
+                self.note(sight.seconds, text)
 
     def __enter__(self) -> PlainScreen:
         return self
@@ -119,7 +128,8 @@ class PlainScreen:
 def print_checks(console: Console, checks: list[Check]) -> None:
     for check in checks:
         mark = Text("  ok    ", style="green") if check.holds else Text("  WRONG ", style="bold red")
-        console.print(mark + Text(check.text))
+        lines = wrap(check.text, max(console.width - len(mark), 20))
+        console.print(mark + Text(f"\n{' ' * len(mark)}".join(lines)))
         for fault in check.faults[:5]:
             console.print(Text(f"          {fault}"))
         if len(check.faults) > 5:

@@ -56,7 +56,7 @@ def test_the_demo_survives_a_killed_worker_and_its_books_balance(manage: Manage)
     assert len(workers_of(output)) == 3
     assert all(is_gone(pid) for pid in workers_of(output))
 
-    runs = re.findall(r"manage\.py workflow:status (\S+)", output)
+    runs = re.findall(r"^\S+ manage\.py workflow:status (\S+)$", output, re.MULTILINE)
     assert len(runs) >= 2
     assert read_all(manage("workflow:status", runs[0])).count("order-fulfillment") >= 1
 

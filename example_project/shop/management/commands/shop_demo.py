@@ -71,7 +71,8 @@ class Command(BaseCommand):
         print_checks(console, checks)
         console.print("\nLook at a run:\n")
         for text, run in runs_to_look_at(demo):
-            console.print(f"  {python()} manage.py workflow:status {run}   # {text}", soft_wrap=True)
+            # Not indented: the command fits 80 columns then, and what is copied is whole.
+            console.print(f"# {text}\n{python()} manage.py workflow:status {run}", soft_wrap=True)
         console.print()
         if wrong := sum(not check.holds for check in checks):
             raise CommandError(f"the books do not balance: {wrong} of {len(checks)} checks are wrong")
