@@ -24,6 +24,7 @@ from workflow import progress, workflows
 from workflow.models import Run, RunEvent
 from workflow.store.ports import connection_parameters
 from workflow.testing import drain
+from workflow.worker.options import Options
 from workflow.worker.process import run_process
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
@@ -77,7 +78,7 @@ def use(layer: Any) -> Any:
 def work() -> float:
     """Has a worker, in this thread, do all that is due; how many seconds it took."""
     since = time.monotonic()
-    run_process(concurrency=20, queues=None, burst=True)
+    run_process(Options(concurrency=20, burst=True))
     return time.monotonic() - since
 
 
