@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -31,6 +31,7 @@ from workflow.store.pipeline import Rows, Statement
 from workflow.store.settle import Lease
 
 T = TypeVar("T")
+Seconds = float | timedelta
 
 NAMES = {"run": "run", "sleep": "sleep", "poll": "wait_for", "event": "wait_event"}
 """What each kind of ledger row is called as a method."""
@@ -102,18 +103,26 @@ class Steps:
         self._phase = "compensate" if attempt.compensating else "run"
         self._used: set[str] = set()
         self._rows: dict[str, _Row] | None = None
+        self.ended: Suspend | StepKeyReused | None = None
+        """What has ended this execution, also where the handler has caught it: no step goes on after that."""
 
     # --- run ------------------------------------------------------------------------------------
 
     def run(
-        self, key: str, fn: Callable[..., T], *args: Any, lease: float = 300, attempts: int = 1, **kwargs: Any
+        self,
+        key: str,
+        fn: Callable[..., T],
+        *args: Any,
+        lease: Seconds = 300,
+        attempts: int = 1,
+        **kwargs: Any,
     ) -> T:
         """Calls `fn(*args, **kwargs)` once and for all; its result, normalised to JSON, is what a replay gets too.
 
-        `lease`: seconds that one call may take before it counts as lost. `attempts`: calls before its
-        exception is the handler's. Raises `StepKeyReused`, `PayloadInvalid`, and whatever `fn` raises.
+        `lease`: seconds (or a `timedelta`) that one call may take before it counts as lost. `attempts`: calls
+        before its exception is the handler's. Raises `StepKeyReused`, `PayloadInvalid`, and whatever `fn` raises.
         """
-        _check_run(lease, attempts)
+        lease = _check_run(lease, attempts)
         row = self._open(key, "run")
         if row is not None and row.status == "completed":
             return row.value  # type: ignore[no-any-return]
@@ -137,12 +146,12 @@ class Steps:
         key: str,
         fn: Callable[..., Awaitable[T]] | Callable[..., T],
         *args: Any,
-        lease: float = 300,
+        lease: Seconds = 300,
         attempts: int = 1,
         **kwargs: Any,
     ) -> T:
         """`run`, for `async` handlers; `fn` may be `async` or plain."""
-        _check_run(lease, attempts)
+        lease = _check_run(lease, attempts)
         row = await self._aopen(key, "run")
         if row is not None and row.status == "completed":
             return row.value  # type: ignore[no-any-return]
@@ -170,32 +179,34 @@ class Steps:
 
     # --- sleep ----------------------------------------------------------------------------------
 
-    def sleep(self, key: str, seconds: float) -> None:
-        """Lets so many seconds pass, without a slot, a thread or a lease; the end is fixed when it begins."""
-        _check_seconds("seconds", seconds, zero=True)
-        self._slept(key, self._open(key, "sleep"), float(seconds))
+    def sleep(self, key: str, seconds: Seconds) -> None:
+        """Lets so many seconds (or a `timedelta`) pass, without a slot, a thread or a lease; the end is fixed when
+        it begins.
+        """
+        seconds = _check_seconds("seconds", seconds, zero=True)
+        self._slept(key, self._open(key, "sleep"), seconds)
 
-    async def asleep(self, key: str, seconds: float) -> None:
+    async def asleep(self, key: str, seconds: Seconds) -> None:
         """`sleep`, for `async` handlers."""
-        _check_seconds("seconds", seconds, zero=True)
-        self._slept(key, await self._aopen(key, "sleep"), float(seconds))
+        seconds = _check_seconds("seconds", seconds, zero=True)
+        self._slept(key, await self._aopen(key, "sleep"), seconds)
 
     def _slept(self, key: str, row: _Row | None, seconds: float) -> None:
         left = seconds if row is None or row.deadline is None else row.deadline - time.monotonic()
         if left > 0:
-            raise Suspend(left, [self._step(key, "sleep", "waiting", deadline=seconds)])
+            raise self._suspended(left, self._step(key, "sleep", "waiting", deadline=seconds))
 
     # --- wait_for -------------------------------------------------------------------------------
 
     def wait_for(
-        self, key: str, poll: Callable[[], T | None], interval: float = 60, timeout: float | None = 86_400
+        self, key: str, poll: Callable[[], T | None], interval: Seconds = 60, timeout: Seconds | None = 86_400
     ) -> T:
         """What `poll()` returns as soon as it returns something else than None.
 
-        Asked every `interval` seconds, by one poller at a time; after `timeout` seconds (None: never)
-        `WaitTimeout` is raised. An exception of `poll` is the handler's.
+        Asked every `interval`, by one poller at a time; after `timeout` (None: never) `WaitTimeout` is raised.
+        Both are seconds or a `timedelta`. An exception of `poll` is the handler's.
         """
-        _check_wait(interval, timeout)
+        interval, timeout = _check_wait(interval, timeout)
         row = self._open(key, "poll")
         if row is not None and row.status == "completed":
             return row.value  # type: ignore[no-any-return]
@@ -206,11 +217,11 @@ class Steps:
         self,
         key: str,
         poll: Callable[[], Awaitable[T | None]] | Callable[[], T | None],
-        interval: float = 60,
-        timeout: float | None = 86_400,
+        interval: Seconds = 60,
+        timeout: Seconds | None = 86_400,
     ) -> T:
         """`wait_for`, for `async` handlers; `poll` may be `async` or plain."""
-        _check_wait(interval, timeout)
+        interval, timeout = _check_wait(interval, timeout)
         row = await self._aopen(key, "poll")
         if row is not None and row.status == "completed":
             return row.value  # type: ignore[no-any-return]
@@ -226,7 +237,7 @@ class Steps:
                 await self._awrite(write)
 
     def _polling(self, key: str, interval: float, timeout: float | None) -> StepWrite:
-        poll = max(float(interval), MIN_POLL_LEASE)
+        poll = max(interval, MIN_POLL_LEASE)
         return self._step(key, "poll", "waiting", deadline=timeout, poll=poll)
 
     def _polled(
@@ -247,8 +258,8 @@ class Steps:
             timed_out = WaitTimeout(f"step {key!r}: nothing within {timeout:g} s")
             write(self._failed(key, "poll", 1, timed_out))
             raise timed_out
-        pause = min(float(interval), left)
-        raise Suspend(pause, [self._step(key, "poll", "waiting", deadline=timeout, poll=pause)])
+        pause = min(interval, left)
+        raise self._suspended(pause, self._step(key, "poll", "waiting", deadline=timeout, poll=pause))
 
     # --- wait_event -----------------------------------------------------------------------------
 
@@ -257,14 +268,14 @@ class Steps:
         key: str,
         event: str,
         correlate: str | Callable[[dict[str, Any]], str] | None = None,
-        timeout: float | None = 86_400,
+        timeout: Seconds | None = 86_400,
     ) -> Any:
         """The payload of the first event of exactly that type; with `correlate`, of that correlation too.
 
-        `correlate` is a key of the state or a function of it, as for a wait stage. After `timeout`
-        seconds (None: never) `WaitTimeout` is raised.
+        `correlate` is a key of the state or a function of it, as for a wait stage. After `timeout`, seconds or a
+        `timedelta` (None: never), `WaitTimeout` is raised.
         """
-        _check_wait(1, timeout)
+        _, timeout = _check_wait(1, timeout)
         row = self._open(key, "event")
         if row is not None and row.status == "completed":
             return row.value
@@ -278,10 +289,10 @@ class Steps:
         key: str,
         event: str,
         correlate: str | Callable[[dict[str, Any]], str] | None = None,
-        timeout: float | None = 86_400,
+        timeout: Seconds | None = 86_400,
     ) -> Any:
         """`wait_event`, for `async` handlers."""
-        _check_wait(1, timeout)
+        _, timeout = _check_wait(1, timeout)
         row = await self._aopen(key, "event")
         if row is not None and row.status == "completed":
             return row.value
@@ -315,7 +326,7 @@ class Steps:
         correlation = self._correlation(key, correlate)
         step = self._step(key, "event", "waiting", deadline=timeout)
         step.event, step.correlation = event, correlation
-        raise Suspend(self._left(row, timeout), [step])
+        raise self._suspended(self._left(row, timeout), step)
 
     def _correlation(self, key: str, correlate: str | Callable[[dict[str, Any]], str] | None) -> str | None:
         if correlate is None:
@@ -327,6 +338,15 @@ class Steps:
         return value if isinstance(value, str) else compact(value)
 
     # --- the ledger -----------------------------------------------------------------------------
+
+    def _suspended(self, delay: float, step: StepWrite) -> Suspend:
+        suspended = Suspend(delay, [step])
+        self.ended = self.ended or suspended  # the first of several that wait at once, in threads or tasks
+        return suspended
+
+    def _reused(self, reason: str) -> StepKeyReused:
+        self.ended = StepKeyReused(reason)
+        return self.ended
 
     def _open(self, key: str, kind: str) -> _Row | None:
         if self._attempt.is_async and _on_a_loop():
@@ -364,18 +384,20 @@ class Steps:
         assert self._rows is not None
         row = self._rows.get(key)
         if row is not None and row.kind != kind:
-            raise StepKeyReused(
+            raise self._reused(
                 f"step {key!r} is a {row.kind} in the ledger, and a {kind} here: the handler has changed"
             )
         return None if row is not None and row.status == "failed" else row
 
     def _check_key(self, key: str) -> None:
         self._attempt.signal.raise_if_aborted()
+        if self.ended is not None:
+            raise self.ended
         if not isinstance(key, str) or not key or len(key) > 255:
             raise TypeError(f"a step's key is a string of 1 to 255 characters, not {key!r}")
         payload.normalise(key, "step key")
         if key in self._used:
-            raise StepKeyReused(f"step {key!r} is used twice in one execution of {self._attempt.path}")
+            raise self._reused(f"step {key!r} is used twice in one execution of {self._attempt.path}")
         self._used.add(key)
 
     def _left(self, row: _Row | None, timeout: float | None) -> float:
@@ -432,20 +454,23 @@ def _row(row: tuple[Any, ...]) -> _Row:
     return _Row(kind, status, attempt, None if value is None else json.loads(value), end)
 
 
-def _check_seconds(name: str, value: float, *, zero: bool) -> None:
+def _check_seconds(name: str, value: Seconds, *, zero: bool) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is a number of seconds, not {value!r}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero) or value > FOR_EVER:
-        raise ValueError(f"{name} is a number of seconds{'' if zero else ' above 0'}, not {value!r}")
+        raise TypeError(f"{name} is a number of seconds or a timedelta, not {value!r}")
+    if not 0 <= value <= FOR_EVER or (value == 0 and not zero):  # NaN is not
+        bounds = f"from 0 to {FOR_EVER:,.0f}" if zero else f"above 0, up to {FOR_EVER:,.0f}"
+        raise ValueError(f"{name} is a number of seconds {bounds}, not {value!r}")
+    return float(value)
 
 
-def _check_run(lease: float, attempts: int) -> None:
-    _check_seconds("lease", lease, zero=False)
+def _check_run(lease: Seconds, attempts: int) -> float:
     if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1_000_000:
         raise ValueError(f"attempts is a number from 1 to 1,000,000, not {attempts!r}")
+    return _check_seconds("lease", lease, zero=False)
 
 
-def _check_wait(interval: float, timeout: float | None) -> None:
-    _check_seconds("interval", interval, zero=False)
-    if timeout is not None:
-        _check_seconds("timeout", timeout, zero=False)
+def _check_wait(interval: Seconds, timeout: Seconds | None) -> tuple[float, float | None]:
+    seconds = _check_seconds("interval", interval, zero=False)
+    return seconds, None if timeout is None else _check_seconds("timeout", timeout, zero=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -159,6 +161,60 @@ def test_a_suspended_action_does_not_hold_up_its_parallel_mates() -> None:
     drain(handle.run_id)
     assert calls == ["quick", "woke"]
     assert handle.status().run.status == "completed"
+
+
+@pytest.mark.parametrize("how", ["returns", "raises", "goes on"])
+def test_a_suspension_that_the_handler_catches_suspends_it_all_the_same(how: str) -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        try:
+            ctx.step.sleep("nap", 5)
+        except BaseException:
+            if how == "raises":
+                raise ValueError("not what it seems") from None
+            if how == "goes on":
+                return ctx.step.run("next", note, "too early")
+            return "too early"
+        return ctx.step.run("next", note, "in time")
+
+    definition = stepping(handler, attempts=1)
+    handle = workflows.dispatch(definition, {})
+    drain(handle.run_id)
+    assert node(handle.status(), "w.s.act").status == "waiting"
+    advance(5)
+    drain(handle.run_id)
+    assert handle.status().run.state == {"act": "in time"}
+    assert calls == ["in time"]
+
+
+def test_a_key_used_twice_fails_the_action_for_good_also_where_the_handler_catches_it() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        for _ in range(2):
+            with suppress(Exception):
+                ctx.step.run("key", note, 1)
+        with suppress(Exception):
+            ctx.step.run("other", note, 2)
+
+    status = run_through(stepping(handler, attempts=3))
+    error = node(status, "w.s.act").error
+    assert error is not None
+    assert (error["type"], node(status, "w.s.act").attempt) == ("StepKeyReused", 1)
+    assert calls == [1]
+
+
+def test_durations_are_seconds_or_a_timedelta() -> None:
+    second = timedelta(seconds=1)
+
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        ctx.step.run("run", note, 1, lease=60 * second)
+        ctx.step.sleep("sleep", 5 * second)
+        with suppress(WaitTimeout):
+            ctx.step.wait_for("poll", lambda: None, interval=2 * second, timeout=4 * second)
+        ctx.step.wait_event("event", "never", timeout=3 * second)
+
+    status = run_through(stepping(handler, attempts=1), seconds=2.5, rounds=9)
+    error = node(status, "w.s.act").error
+    assert error is not None
+    assert error["code"] == "WAIT_TIMEOUT"
 
 
 @pytest.mark.parametrize("name", ["run", "sleep", "wait_for", "wait_event"])

@@ -135,6 +135,7 @@ class Attempt:
         self._lock = threading.Lock()
         self._notes: Notes | None = None
         self._last_progress: HistoryEntry | None = None
+        self._steps: Steps | None = None
         handler = action.compensate_handler if compensating else action.run_handler
         assert handler is not None
         self.handler: Handler = handler
@@ -195,7 +196,9 @@ class Attempt:
 
     def _run_atomic(self) -> Outcome:
         using = conf.DATABASE
-        refresh_connections()
+        self._connect(using)
+        self.begun = time.monotonic()
+        outermost = not connections[using].in_atomic_block
         settlement: Settlement | None = None
         fact: Completed | None = None
         try:
@@ -204,6 +207,8 @@ class Attempt:
                 boundary = self._checkpoint(self.ordinal, fact.output, fact.text)
                 _prepend(boundary, fact.notes)
                 settlement = Settlement(self.lease, boundary)
+                if outermost:
+                    _limit_idleness(using)
                 if not settle_now(DjangoPort(using), settlement):
                     raise LeaseLost(self.path)
                 failpoints.hit("atomic.before-commit")
@@ -223,6 +228,21 @@ class Attempt:
         fact.settled = True
         fact.notes = None
         return fact
+
+    def _connect(self, using: str) -> None:
+        """A database that is away before user code is entered costs time, not an attempt."""
+        pause = 0.2
+        while True:
+            try:
+                refresh_connections()
+                connections[using].ensure_connection()
+                return
+            except DatabaseError as error:
+                if not is_connection_lost(error):
+                    raise
+            self.signal.wait(pause)
+            self.signal.raise_if_aborted()
+            pause = min(pause * 2, 5.0)
 
     def _was_applied(self) -> bool:
         """Whether the checkpoint was committed: the node tells, whatever its neighbours have settled since."""
@@ -274,11 +294,19 @@ class Attempt:
             raise RuntimeError(
                 f"{self.path}: ctx.step is refused in an atomic=True action, whose transaction is its checkpoint"
             )
-        return Steps(self)
+        self._steps = Steps(self)
+        return self._steps
+
+    @property
+    def _ended(self) -> BaseException | None:
+        """What has ended the execution inside `ctx.step`, even if the handler has caught it."""
+        return None if self._steps is None else self._steps.ended
 
     def _conclude(self, value: Any) -> Completed:
         """A handler's result as a fact, normalised before anybody sees it."""
         failpoints.hit("attempt.after")
+        if self._ended is not None:
+            raise self._ended
         if self.compensating:
             return Completed(self.ordinal, None, None, notes=self.take_notes())
         where = f"{self.path} output"
@@ -287,6 +315,7 @@ class Attempt:
 
     def _failure(self, error: BaseException) -> Outcome:
         notes = self.take_notes()
+        error = self._ended or error
         if isinstance(error, Suspend):
             return Suspended(self.ordinal, error.delay, notes, error.steps)
         code = FailureCode.ACTION_FAILED
@@ -417,6 +446,18 @@ def copy_json(value: Any) -> Any:
     if isinstance(value, list):
         return [copy_json(item) if isinstance(item, dict | list) else item for item in value]
     return value
+
+
+def _limit_idleness(using: str) -> None:
+    """From here on the transaction holds the run's lock: should this process be stopped in the middle for longer than
+    its lease lasts, the server ends the transaction, so that whoever takes over does not wait for it.
+    """
+    milliseconds = max(1000, int(conf.STALE_LEASE_THRESHOLD * 1000))
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('idle_in_transaction_session_timeout', %s, true)",
+            (str(min(milliseconds, 2**31 - 1)),),
+        )
 
 
 def _prepend(boundary: Boundary, notes: Notes | None) -> None:
