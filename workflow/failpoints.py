@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from fnmatch import fnmatchcase
@@ -80,7 +81,7 @@ def _act(name: str, action: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # all threads stop, this one right here
     elif action.startswith("sleep:"):
         time.sleep(float(action.removeprefix("sleep:")))
     elif action == "lose":

@@ -140,8 +140,8 @@ def test_an_outage_costs_a_few_lines_and_ends_soon_after_the_database_is_back(
     worker = workers.start()
     handle = dispatch("pair", {"pair.s.a": ["sleep:1"]})
     called(handle, "pair.s.a")
-    server.halt()
     before = len(worker.said().splitlines())
+    server.halt()
     time.sleep(8)
     assert worker.code is None
     lines = worker.said().splitlines()[before:]

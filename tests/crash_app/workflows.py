@@ -39,6 +39,7 @@ waiting = Workflow("waiting", stages=[Stage("s", wait_for=WaitFor("waiting.go", 
 queued_wait = Workflow(
     "queued-wait", stages=[Stage("s", wait_for=WaitFor("waiting.go", correlate="key"), via="queue")]
 )
+anyones = Workflow("anyones", stages=[Stage("s", wait_for=WaitFor("anyones.go"))])
 restless = Workflow(
     "restless",
     stages=[Stage("s", actions=[act("before"), act("a", "async", timeout=0.5, attempts=2), act("after")])],

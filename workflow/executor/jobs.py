@@ -29,6 +29,8 @@ from workflow.store.settle import Lease, Settlement, is_connection_lost
 logger = logging.getLogger("workflow")
 
 RACE_DELAY = 1.0
+LOCKED_DELAY = 1.0
+"""Seconds after which events are offered again to waits of a run that somebody has locked."""
 VERSION_DELAY = 5.0
 ENGINE_FAILED = "ENGINE_FAILED"
 """What `last_error` of a job begins with, and a number, when the engine itself could not go on with it."""
@@ -84,12 +86,20 @@ async def _deliver(errands: list[Claim], runtime: Runtime) -> None:
     failpoints.hit("deliver.before")
     events = [claim.node_id for claim in errands if claim.kind == states.DELIVER]
     waits = [claim.node_id for claim in errands if claim.kind == states.CHECK]
+    whole = True
     if events:
-        runtime.announce_rows(await events_store.deliver(runtime.port, events))
+        delivered = await events_store.deliver(runtime.port, events)
+        runtime.announce_rows(delivered.told)
+        whole = delivered.whole
     if waits:
-        runtime.announce_rows(await events_store.check(runtime.port, waits))
+        delivered = await events_store.check(runtime.port, waits)
+        runtime.announce_rows(delivered.told)
+        whole = whole and delivered.whole
     failpoints.hit("deliver.resolved")
-    await claims_store.drop(runtime.port, errands)
+    if whole:
+        await claims_store.drop(runtime.port, errands)
+    else:
+        await claims_store.release(runtime.port, errands, delay=LOCKED_DELAY, refund=True, reason="locked")
 
 
 async def _admit(claim: Claim, runtime: Runtime) -> Workflow | None:

@@ -17,6 +17,14 @@ LOCK_RUNS: Final = """
 SELECT 1 FROM workflow_run WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE
 """
 
+FREE_RUNS: Final = """
+SELECT id::text FROM workflow_run WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+"""
+"""Which of these runs are locked by nobody else, without waiting; what it locks itself ends with the statement."""
+
+KNOWN_RUNS: Final = "SELECT id::text FROM workflow_run WHERE id = ANY(%s::uuid[])"
+"""Which of these runs there are."""
+
 UPDATE_RUNS: Final = """
 UPDATE workflow_run AS r
 SET boundary = b.boundary,

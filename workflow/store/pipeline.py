@@ -48,11 +48,13 @@ _PLACEHOLDER: Final = re.compile(r"%s|%%")
 
 
 class Pipeline:
-    """One connection's pipeline. `prepare`: keep statements prepared on the server, under names of our own."""
+    """One connection's pipeline. `direct`: no pooler stands before the server, so statements are kept prepared there,
+    under names of our own.
+    """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepare: bool) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], *, direct: bool) -> None:
         self._pgconn = connection.pgconn
-        self._prepare = prepare
+        self.direct = direct
         self._names: dict[str, bytes] = {}
         self.idle = True
         """False after an exchange that was cut off: what is still to come would be taken for the next one's."""
@@ -66,7 +68,7 @@ class Pipeline:
         names = dict(self._names)
         for sql, parameters in statements:
             values = [_encode(value) for value in parameters]
-            if not self._prepare:
+            if not self.direct:
                 pgconn.send_query_params(_native(sql), values)
             else:
                 if sql not in names:

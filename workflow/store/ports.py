@@ -35,6 +35,13 @@ cheaper than the plan that is kept, and so each settling was planned anew, which
 Behind a pooler nothing is prepared, and nothing is set."""
 
 
+LOCK_PATIENCE = 1.0
+"""Seconds that a statement of a worker waits for a lock. Whoever holds a run's lock for longer (a user's transaction
+that cancels, a process that was stopped) may keep that run waiting, and no other."""
+_LOCK_TIMEOUT = f"{LOCK_PATIENCE * 1000:.0f}"
+_LOCALLY: Statement = ("SELECT set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
+
+
 class Port(Protocol):
     async def run(self, statements: Sequence[Statement]) -> list[Rows]:
         """Runs the statements as one transaction; the rows of each. Raises what the driver raises."""
@@ -139,7 +146,9 @@ class AsyncPort:
         async with self._lock:
             pipeline = await self._open()
             try:
-                return await pipeline.run(statements)
+                if pipeline.direct:
+                    return await pipeline.run(statements)
+                return (await pipeline.run([_LOCALLY, *statements]))[1:]
             except psycopg.errors.FeatureNotSupported:
                 await self._drop()  # "cached plan must not change result type": a migration ran meanwhile
                 raise
@@ -156,8 +165,8 @@ class AsyncPort:
             row = await cursor.fetchone()
             direct = row is not None and row[0] == connection.info.backend_pid
             if direct:
-                await connection.execute(_BY_INDEX, prepare=False)
-            self._connection, self._pipeline = connection, Pipeline(connection, prepare=direct)
+                await connection.execute(f"{_BY_INDEX}; SET lock_timeout = {_LOCK_TIMEOUT}", prepare=False)
+            self._connection, self._pipeline = connection, Pipeline(connection, direct=direct)
         return self._pipeline
 
     async def _drop(self) -> None:

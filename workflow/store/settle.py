@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -53,6 +53,8 @@ class Settlement:
     lease: Lease
     boundary: Boundary
     id: str = field(default_factory=ids.new_token)
+    unsure: bool = False
+    """Whether a commit with it was cut off: it is asked for before it is tried again."""
     seq: int | None = None
     at: Any = None
     """The commit's `now()`."""
@@ -69,6 +71,8 @@ class Rejected(Exception):
 
 
 Announce = Callable[[Sequence[Settlement]], None]
+Item = tuple[Settlement, "asyncio.Future[Settlement]"]
+"""A boundary, and whoever waits for its answer."""
 
 
 class Outages(Protocol):
@@ -379,7 +383,14 @@ def is_connection_lost(error: BaseException) -> bool:
 
 def is_passing(error: BaseException) -> bool:
     """A deadlock or a serialization failure: the same statements may succeed when tried again."""
-    return isinstance(error, psycopg.Error) and error.sqlstate in ("40P01", "40001", "55P03")
+    return isinstance(error, psycopg.Error) and error.sqlstate in ("40P01", "40001")
+
+
+async def locked_runs(port: Port, run_ids: Iterable[str]) -> set[str]:
+    """Those of the runs on which somebody else holds a lock at this moment."""
+    runs = plain(run_ids)
+    free, known = await port.run([(sql.FREE_RUNS, (runs,)), (sql.KNOWN_RUNS, (runs,))])
+    return {row[0] for row in known} - {row[0] for row in free}
 
 
 class Committer:
@@ -388,6 +399,7 @@ class Committer:
     `settle` returns the settlement (its `seq` is None when it was refused), or raises `Rejected`
     when the database would not take this boundary's data. Connection failures are retried here
     until the database answers; the outcome of a commit that was cut off is asked for, never guessed.
+    Boundaries of a run that somebody else keeps locked wait aside, and hold up nobody.
     """
 
     def __init__(
@@ -404,26 +416,26 @@ class Committer:
         self._announce = announce
         self._limit = limit
         self._first_pause = first_pause
-        self._queue: list[tuple[Settlement, asyncio.Future[Settlement]]] = []
+        self._queue: list[Item] = []
         self._working: asyncio.Task[None] | None = None
+        self._locked: set[str] = set()
+        """Runs that somebody else has locked."""
+        self._looking: asyncio.Task[None] | None = None
         self.commits = 0
         self.boundaries = 0
 
     async def settle(self, settlement: Settlement) -> Settlement:
         future: asyncio.Future[Settlement] = asyncio.get_running_loop().create_future()
         self._queue.append((settlement, future))
-        if self._working is None or self._working.done():
-            self._working = asyncio.create_task(self._work(), name="workflow-committer")
+        self._go_on()
         return await future
 
-    async def drained(self) -> None:
-        """Returns once nothing waits to be settled."""
-        while self._working is not None and not self._working.done():
-            await asyncio.wait([self._working])
+    def _go_on(self) -> None:
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work(), name="workflow-committer")
 
     async def _work(self) -> None:
-        while self._queue:
-            batch = self._take()
+        while batch := self._take():
             try:
                 await self._commit(batch)
             except Exception as error:  # nobody may wait for ever for an answer
@@ -432,11 +444,11 @@ class Committer:
                     if not future.done():
                         future.set_exception(error)
 
-    def _take(self) -> list[tuple[Settlement, asyncio.Future[Settlement]]]:
-        """As many as fit, one of a run at most, in the order of their arrival."""
-        batch: list[tuple[Settlement, asyncio.Future[Settlement]]] = []
-        rest: list[tuple[Settlement, asyncio.Future[Settlement]]] = []
-        runs: set[str] = set()
+    def _take(self) -> list[Item]:
+        """As many as fit, one of a run at most and none of a locked one, in the order of their arrival."""
+        batch: list[Item] = []
+        rest: list[Item] = []
+        runs = set(self._locked)
         for item in self._queue:
             run_id = item[0].lease.run_id
             if run_id in runs or len(batch) >= self._limit:
@@ -447,7 +459,7 @@ class Committer:
         self._queue = rest
         return batch
 
-    async def _commit(self, batch: list[tuple[Settlement, asyncio.Future[Settlement]]]) -> None:
+    async def _commit(self, batch: list[Item]) -> None:
         settlements = [s for s, _ in batch]
         if failpoints.armed:
             _hit("settle.before", settlements)
@@ -455,6 +467,10 @@ class Committer:
             await self._run(settlements)
             if failpoints.armed:
                 _hit("settle.after", settlements)
+        except psycopg.errors.LockNotAvailable:
+            self._queue[:0] = batch
+            await self._set_aside([s.lease.run_id for s in settlements])
+            return
         except psycopg.Error as error:
             if len(batch) == 1:
                 settlement, future = batch[0]
@@ -477,7 +493,7 @@ class Committer:
     async def _run(self, settlements: list[Settlement]) -> None:
         """One transaction; tried again while the database is away. A refusal of the data is raised."""
         pause = self._first_pause
-        asked = was_lost = False
+        asked, was_lost = any(s.unsure for s in settlements), False
         left = settlements
         while True:
             try:
@@ -499,10 +515,39 @@ class Committer:
                     if self._outage is not None:
                         self._outage.lost("settling", error)
                     asked = was_lost = True
+                    for settlement in settlements:
+                        settlement.unsure = True
                 else:
                     raise
             await asyncio.sleep(pause)
             pause = min(pause * 2, 5.0)
+
+    async def _set_aside(self, run_ids: list[str]) -> None:
+        """Some of these runs are locked: finds out which, and leaves them for later."""
+        try:
+            found = await locked_runs(self._port, run_ids)
+        except psycopg.Error as error:  # they are tried again as they are
+            logger.info("locked runs could not be told apart: %s", error)
+            return
+        if found:
+            logger.info("boundaries of %d runs wait for another session's lock", len(found))
+            self._locked |= found
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look_again(), name="workflow-locked")
+
+    async def _look_again(self) -> None:
+        pause = self._first_pause
+        while self._locked:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+            try:
+                still = await locked_runs(self._port, self._locked)
+            except psycopg.Error as error:
+                logger.debug("locked runs are looked at again later: %s", error)
+                continue
+            if still != self._locked:
+                self._locked &= still
+                self._go_on()
 
     async def _unsettled(self, settlements: list[Settlement]) -> list[Settlement]:
         """Those of a cut-off commit that did not make it; the others get their answer.

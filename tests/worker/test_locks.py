@@ -1,0 +1,91 @@
+"""Somebody keeps a run locked, as a user's long transaction or a frozen process does: only that run waits."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from tests.support import invariants
+from tests.support.crash import called, calls, dispatch, finished, key_of, node, status
+from tests.support.workers import Launcher, database_url, eventually
+from tests.worker.test_leases import SHORT
+from workflow import states, workflows
+from workflow.results import RunHandle
+
+pytestmark = pytest.mark.crash
+
+
+@contextmanager
+def kept_locked(*handles: RunHandle) -> Iterator[None]:
+    """Another session holds these runs' rows."""
+    with psycopg.connect(database_url()) as other:
+        ids = [handle.run_id for handle in handles]
+        other.execute("SELECT 1 FROM workflow_run WHERE id = ANY(%s) FOR UPDATE", (ids,))
+        yield
+        other.rollback()
+
+
+def test_a_locked_run_holds_up_no_other_run_of_its_worker(workers: Launcher) -> None:
+    worker = workers.start()
+    held = [dispatch("pair", {"pair.s.a": ["sleep:0.5"]}) for _ in range(2)]
+    for handle in held:
+        called(handle, "pair.s.a")
+    with kept_locked(*held):
+        eventually(lambda: worker.lines("wait for another session's lock"))
+        begun = time.monotonic()
+        for _ in range(3):
+            finished(*(dispatch("pair") for _ in range(4)))
+        assert time.monotonic() - begun < 15
+        assert {status(handle) for handle in held} == {states.RUNNING}
+    finished(*held)
+    assert [node(handle, "pair.s.a").attempt for handle in held] == [1, 1]
+    invariants.check(exact=True)
+
+
+def test_an_event_reaches_the_others_while_one_run_is_locked(workers: Launcher) -> None:
+    workers.start()
+    handles = [dispatch("anyones") for _ in range(5)]
+    eventually(lambda: {status(handle) for handle in handles} == {states.WAITING})
+    with kept_locked(handles[2]):
+        workflows.publish("anyones.go", {"n": 1})
+        others = [handle for handle in handles if handle is not handles[2]]
+        finished(*others)
+        finished(dispatch("plain"))
+        assert status(handles[2]) == states.WAITING
+    finished(handles[2])
+    assert status(handles[2]) == states.COMPLETED
+    invariants.check(exact=True)
+
+
+def test_a_process_that_is_frozen_in_an_atomic_commit_keeps_nobody_waiting_for_ever(
+    workers: Launcher,
+) -> None:
+    first = workers.start("atomic.before-commit=stop@1", settings=SHORT)
+    handle = dispatch("atomic")
+    eventually(first.is_stopped)
+    workers.start(settings=SHORT)
+    finished(handle)
+    assert (status(handle), node(handle, "atomic.s.a").attempt) == (states.COMPLETED, 2)
+    first.send(signal.SIGCONT)
+    eventually(lambda: first.lines("lease-lost"))
+    assert len(calls(handle, "atomic.s.a")) == 2
+    invariants.check(zombies=True)
+    assert first.stop() == 0
+
+
+def test_a_command_in_a_long_transaction_keeps_its_run_and_no_other_waiting(workers: Launcher) -> None:
+    workers.start()
+    handle = dispatch("waiting")
+    eventually(lambda: status(handle) == states.WAITING)
+    with psycopg.connect(database_url()) as other:
+        other.execute("UPDATE workflow_run SET updated_at = now() WHERE id = %s", (handle.run_id,))
+        workflows.publish("waiting.go", correlation=key_of(handle))
+        finished(dispatch("pair"), dispatch("plain"))
+        other.commit()
+    finished(handle)
+    assert status(handle) == states.COMPLETED
