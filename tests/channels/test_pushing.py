@@ -15,6 +15,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from channels.layers import BaseChannelLayer, InMemoryChannelLayer, channel_layers
 from django.contrib.auth.models import User
+from django.core.management import call_command
 from django.db import connection, transaction
 
 from tests.channels.conftest import MEMORY, NONE, PATIENCE, Redis, cookie_of, opened, redis_layer
@@ -24,8 +25,6 @@ from workflow import progress, workflows
 from workflow.models import Run, RunEvent
 from workflow.store.ports import connection_parameters
 from workflow.testing import drain
-from workflow.worker.options import Options
-from workflow.worker.process import run_process
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -78,7 +77,7 @@ def use(layer: Any) -> Any:
 def work() -> float:
     """Has a worker, in this thread, do all that is due; how many seconds it took."""
     since = time.monotonic()
-    run_process(Options(concurrency=20, burst=True))
+    call_command("workflow:worker", "--burst", "--concurrency", "20")
     return time.monotonic() - since
 
 
