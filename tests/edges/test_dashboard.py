@@ -518,7 +518,7 @@ def test_the_timeline_tells_waiting_from_running(viewer: Client) -> None:
             assert begin <= end <= timeline["now"] + 1
 
 
-def test_a_timeline_of_attempts_and_of_going_back() -> None:
+def test_a_timeline_of_attempts_suspensions_and_of_going_back() -> None:
     node = {
         "path": "p.s.a",
         "kind": "action",
@@ -528,20 +528,38 @@ def test_a_timeline_of_attempts_and_of_going_back() -> None:
     }
     run = {"created_at": "2026-01-01T00:00:00+00:00", "finished_at": "2026-01-01T00:01:00+00:00"}
     base = 1767225600.0
-    names = ["started", "action.started", "action.retrying", "action.started", "action.completed", "compensating",
-             "action.compensated", "compensated"]  # fmt: skip
-    moves = [(name, None if "." not in name else "p.s.a", base + at, 1) for at, name in enumerate(names, 1)]
+    names = [
+        "started",
+        "action.started",
+        "action.retrying",
+        "action.started",
+        "waiting",
+        "resumed",
+        "action.completed",
+        "compensating",
+        "action.retrying",
+        "action.compensated",
+        "compensated",
+    ]
+    on_the_run = ("started", "compensating", "compensated")
+    moves = [
+        (name, None if name in on_the_run else "p.s.a", base + at, at == 9)
+        for at, name in enumerate(names, 1)
+    ]
     root, track = timelines.tracks(run, [node], moves)
     assert root.segments == [
         ("wait", base, base + 1),
-        ("run", base + 1, base + 6),
-        ("undo", base + 6, base + 8),
+        ("run", base + 1, base + 8),
+        ("undo", base + 8, base + 11),
     ]
     assert track.segments == [
         ("retry", base + 2, base + 3),
         ("wait", base + 3, base + 4),
         ("run", base + 4, base + 5),
-        ("undo", base + 7, base + 7),
+        ("wait", base + 5, base + 6),
+        ("run", base + 6, base + 7),
+        ("retry", base + 9, base + 9),
+        ("undo", base + 10, base + 10),
     ]
 
 

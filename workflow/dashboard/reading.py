@@ -121,8 +121,8 @@ def workers() -> list[Worker]:
     return list(alive.order_by("hostname", "pid")[:WORKERS])
 
 
-def moves(run_id: UUID, limit: int) -> list[tuple[str, str | None, float, int | None]]:
-    """(name, node, when in seconds since the epoch, attempt) of a run's history, in order."""
+def moves(run_id: UUID, limit: int) -> list[tuple[str, str | None, float, bool]]:
+    """(name, node, when in seconds since the epoch, of a compensation) of a run's history, in order."""
     rows: list[Any] = _rows(sql.MOVES, {"run": run_id, "limit": limit})
     return rows
 

@@ -19,7 +19,7 @@ WAIT: Final = "wait"
 FAILED: Final = "failed"
 UNDO: Final = "undo"
 
-Move = tuple[str, str | None, float, int | None]
+Move = tuple[str, str | None, float, bool]
 Segment = tuple[str, float, float | None]
 """(kind, from, to): seconds since the epoch; to is None for what still goes on."""
 
@@ -49,15 +49,20 @@ def tracks(run: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], moves: It
     root = Track("", RUN)
     by_path = {node["path"]: Track(node["path"], node["kind"]) for node in nodes}
     root.begin(WAIT, _seconds(run["created_at"]) or 0.0)
-    for name, path, at, _ in moves:
-        _move(root, by_path.get(path or ""), name, at)
+    for name, path, at, compensating in moves:
+        track = by_path.get(path or "")
+        if track is None or track.kind != states.ACTION:
+            _move_run(root, name, at)
+        else:
+            _move_action(track, name, at, compensating)
     root.end(_seconds(run["finished_at"]))
     for node in nodes:
         _complete(by_path[node["path"]], node)
     return [root, *(track for track in by_path.values() if track.segments)]
 
 
-def _move(root: Track, track: Track | None, name: str, at: float) -> None:
+def _move_run(root: Track, name: str, at: float) -> None:
+    """What the run's own entries say, and those of stages that wait."""
     if name in (states.EVENT_STARTED, states.EVENT_RESUMED):
         root.begin(RUN, at)
     elif name == states.EVENT_WAITING:
@@ -71,10 +76,15 @@ def _move(root: Track, track: Track | None, name: str, at: float) -> None:
         states.EVENT_COMPENSATED,
     ):
         root.end(at)
-    if track is None:
-        return
-    if name == states.EVENT_ACTION_STARTED:
+
+
+def _move_action(track: Track, name: str, at: float, compensating: bool) -> None:
+    if name in (states.EVENT_ACTION_STARTED, states.EVENT_RESUMED):
         track.begin(RUN, at)
+    elif name == states.EVENT_WAITING:  # a handler has suspended itself
+        track.begin(WAIT, at)
+    elif name == states.EVENT_ACTION_RETRYING and compensating:
+        track.segments.append((RETRY, at, at))
     elif name == states.EVENT_ACTION_RETRYING:
         track.end(at, RETRY)
         track.begin(WAIT, at)
@@ -82,15 +92,16 @@ def _move(root: Track, track: Track | None, name: str, at: float) -> None:
         track.end(at)
     elif name == states.EVENT_ACTION_FAILED:
         track.end(at, FAILED)
-    elif name in (states.EVENT_ACTION_COMPENSATED, states.EVENT_ACTION_COMPENSATION_FAILED):
-        track.segments.append((UNDO if name == states.EVENT_ACTION_COMPENSATED else FAILED, at, at))
+    elif name == states.EVENT_ACTION_COMPENSATED:
+        track.segments.append((UNDO, at, at))
+    elif name == states.EVENT_ACTION_COMPENSATION_FAILED:
+        track.segments.append((FAILED, at, at))
 
 
 def _complete(track: Track, node: Mapping[str, Any]) -> None:
     started, finished = _seconds(node["started_at"]), _seconds(node["finished_at"])
     if track.open is not None:
-        # A handler that has suspended itself left no entry; its node says that it waits.
-        track.end(finished, WAIT if node["status"] == states.WAITING else None)
+        track.end(finished)
     elif node["kind"] != states.ACTION and started is not None:
         waits = "wait_event" in node or node["status"] == states.WAITING or node.get("is_wait", False)
         track.segments.insert(0, (WAIT if waits else node["kind"], started, finished))

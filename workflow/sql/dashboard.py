@@ -79,12 +79,12 @@ ORDER BY 2 DESC LIMIT 1
 and priority."""
 
 MOVES: Final = """
-SELECT h.name, h.node, extract(epoch FROM h.at)::float8, (h.data->>'attempt')::int
+SELECT h.name, h.node, extract(epoch FROM h.at)::float8, coalesce(h.data ? 'compensation', false)
 FROM workflow_runevent AS h
 WHERE h.run_id = %(run)s AND h.name NOT IN ('log', 'action.progress')
 ORDER BY h.seq LIMIT %(limit)s
 """
-"""A run's history as a timeline needs it."""
+"""A run's history as a timeline needs it; the last column: it is about the compensation of its node."""
 
 NODE_HISTORY: Final = """
 SELECT h.seq, h.name, h.node, h.at, h.data FROM workflow_runevent AS h

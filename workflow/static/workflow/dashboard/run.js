@@ -244,7 +244,9 @@ const MEANS = {
   },
   "action.progress": (node, entry) => Object.assign(node, { progress: entry.progress }),
   "action.completed": (node, entry) => Object.assign(node, { status: "completed", finished_at: entry.at, error: null }),
-  "action.retrying": (node, entry) => Object.assign(node, { status: "pending", error: entry.error ?? null }),
+  "action.retrying": (node, entry) => {
+    if (!entry.compensation) Object.assign(node, { status: "pending", error: entry.error ?? null });
+  },
   "action.failed": (node, entry) => Object.assign(node, { status: "failed", finished_at: entry.at, error: entry.error ?? null }),
   "action.skipped": (node, entry) => Object.assign(node, { status: "skipped", finished_at: entry.at }),
   "action.compensated": (node) => Object.assign(node, { status: "compensated" }),
