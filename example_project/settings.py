@@ -69,7 +69,7 @@ TIME_ZONE = "UTC"
 USE_I18N = True
 USE_TZ = True
 
-# Without Redis, live pages hear only of what happens in their own process.
+# Without Redis, PostgreSQL's notifications tell the live pages what happens in other processes.
 REDIS_URL = os.environ.get("REDIS_URL", "")
 CHANNEL_LAYERS = {
     "default": (
