@@ -25,6 +25,7 @@ from workflow.conf import conf
 from workflow.errors import Aborted, FailureCode, StepKeyReused, WaitTimeout
 from workflow.failures import describe
 from workflow.plan import Boundary, StepWrite, compact
+from workflow.plan.waits import correlation_of, published_text
 from workflow.signals import LEASE_LOST, Signal
 from workflow.sql import ledger as sql
 from workflow.store.pipeline import Rows, Statement
@@ -321,8 +322,9 @@ class Steps:
         row: _Row | None,
         timeout: float | None,
     ) -> Any:
-        if not isinstance(event, str) or not event:
-            raise TypeError(f"step {key!r}: event is a type's name, not {event!r}")
+        if not isinstance(event, str):
+            raise TypeError(f"step {key!r}: event must be a string, not a {type(event).__name__}")
+        published_text(event, f"step {key!r}: event")
         correlation = self._correlation(key, correlate)
         step = self._step(key, "event", "waiting", deadline=timeout)
         step.event, step.correlation = event, correlation
@@ -333,9 +335,10 @@ class Steps:
             return None
         state = self._attempt.state
         value: Any = correlate(state) if callable(correlate) else state.get(correlate)
-        if value is None or isinstance(value, dict | list) or value == "":
-            raise ValueError(f"step {key!r}: correlate={correlate!r} gives {value!r}, not a string")
-        return value if isinstance(value, str) else compact(value)
+        try:
+            return correlation_of(value)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"step {key!r}: correlate={correlate!r}: {error}") from None
 
     # --- the ledger -----------------------------------------------------------------------------
 

@@ -201,6 +201,28 @@ def test_a_key_used_twice_fails_the_action_for_good_also_where_the_handler_catch
     assert calls == [1]
 
 
+@pytest.mark.parametrize("event", ["", 5, "a\0b", "\ud83d", "x" * 256])
+def test_an_event_type_that_nobody_could_publish_cannot_be_waited_for(event: Any) -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.wait_event("key", event)
+
+    error = node(run_through(stepping(handler, attempts=1)), "w.s.act").error
+    assert error is not None
+    assert error["code"] == "ACTION_FAILED"
+    assert error["message"].startswith("step 'key': event must ")
+
+
+@pytest.mark.parametrize("correlation", [None, [], {}, "", "a\0b", "\ud83d", "x" * 256])
+def test_a_correlation_that_no_event_could_have_cannot_be_waited_for(correlation: Any) -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.wait_event("key", "it-happened", correlate=lambda state: correlation)
+
+    error = node(run_through(stepping(handler, attempts=1)), "w.s.act").error
+    assert error is not None
+    assert (error["code"], error["type"]) == ("ACTION_FAILED", "ValueError")
+    assert "correlation" in error["message"]
+
+
 def test_durations_are_seconds_or_a_timedelta() -> None:
     second = timedelta(seconds=1)
 
@@ -356,12 +378,10 @@ def test_a_thousand_steps_are_replayed_with_one_read() -> None:
         handle = workflows.dispatch(
             Workflow(f"w{n}", stages=[Stage("s", actions=[Action("act", handler, backoff=1)])]), {"n": n}
         )
-        drain(handle.run_id)
+        drain(handle.run_id, timeout=60)
         advance(1)
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
-            drain(handle.run_id)
+        with CaptureQueriesContext(connection) as queries:
+            drain(handle.run_id, timeout=60)
         assert handle.status().run.status == "completed"
         return len(queries)
 

@@ -158,9 +158,23 @@ def test_a_number_in_the_state_is_correlated_by_its_text() -> None:
     assert handle.status().run.status == "completed"
 
 
-@pytest.mark.parametrize("correlate", ["missing", lambda state: 1 / 0, lambda state: None])
+@pytest.mark.parametrize(
+    "correlate",
+    [
+        "missing",
+        "list",
+        "long",
+        lambda state: 1 / 0,
+        lambda state: None,
+        lambda state: 5,
+        lambda state: "",
+        lambda state: "a\0b",
+        lambda state: "\ud83d",
+        lambda state: "x" * 256,
+    ],
+)
 def test_a_correlation_that_cannot_be_made_fails_its_node(correlate: Any) -> None:
-    status = parked(WaitFor("paid", correlate=correlate)).status()
+    status = parked(WaitFor("paid", correlate=correlate), {"list": [1], "long": "x" * 256}).status()
     assert status.run.status == "compensated"
     assert status.run.error is not None
     assert (status.run.error["code"], status.run.error["node"]) == ("ACTION_FAILED", "w.wait")

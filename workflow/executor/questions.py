@@ -16,6 +16,7 @@ from workflow.errors import FailureCode, PayloadInvalid
 from workflow.executor.attempt import copy_json
 from workflow.failures import describe
 from workflow.plan import Answered, Ask, Completed, Fact, Refused
+from workflow.plan.waits import published_text
 
 Call = Callable[[Handler, Any], Awaitable[Any]]
 """Calls a handler with one argument, wherever the runtime runs such code."""
@@ -64,9 +65,9 @@ class Question:
         if wait is None or wait.correlate_handler is None:
             return None
         value = await call(wait.correlate_handler, copy_json(self._ask.state))
-        if not isinstance(value, str) or not value or "\x00" in value:
-            raise TypeError(f"correlate returned {value!r}; it must return a string that is not empty")
-        return value
+        if not isinstance(value, str):
+            raise TypeError(f"correlate returned a {type(value).__name__}; it must return a string")
+        return published_text(value, "what correlate returns")
 
     async def _pick(self, call: Call, event: dict[str, Any]) -> Fact:
         assert isinstance(self._definition, Stage) and self._definition.wait_for is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workflow.definitions import WaitFor
+from workflow.definitions.rules import MAX_EVENT
 from workflow.errors import FailureCode
 from workflow.plan.boundary import Park
 from workflow.plan.faults import Unfit, compact, fault
@@ -12,14 +13,35 @@ from workflow.plan.faults import Unfit, compact, fault
 
 def park(wait: WaitFor, state: dict[str, Any], answered: str | None, path: str) -> Park:
     """What to wait for. `answered` is what a `correlate` function returned. Raises `Unfit`."""
-    correlation = answered
-    if isinstance(wait.correlate, str):
-        value = state.get(wait.correlate)
-        if value is None or value == "" or isinstance(value, dict | list):  # nothing that could be published
-            message = f'correlate="{wait.correlate}": the state has no such scalar value'
-            raise Unfit(fault(FailureCode.ACTION_FAILED, message, path))
-        correlation = value if isinstance(value, str) else compact(value)
+    if not isinstance(wait.correlate, str):
+        return Park(wait.event, answered, wait.timeout)
+    try:
+        correlation = correlation_of(state.get(wait.correlate))
+    except ValueError as error:
+        message = f'correlate="{wait.correlate}" in the state: {error}'
+        raise Unfit(fault(FailureCode.ACTION_FAILED, message, path)) from None
     return Park(wait.event, correlation, wait.timeout)
+
+
+def correlation_of(value: Any) -> str:
+    """What a wait is to match: a string that `publish` takes, or the JSON text of a number or a boolean.
+
+    Raises ValueError for what no event could ever have.
+    """
+    if value is None or isinstance(value, dict | list):
+        raise ValueError(f"a {type(value).__name__} cannot be the correlation of an event")
+    return published_text(value if isinstance(value, str) else compact(value), "a correlation")
+
+
+def published_text(value: str, what: str) -> str:
+    """A text that `publish` takes, as an event's type or its correlation. Raises ValueError for any other."""
+    if not value:
+        raise ValueError(f"{what} must not be empty")
+    if len(value) > MAX_EVENT:
+        raise ValueError(f"{what} must have at most {MAX_EVENT} characters, not {len(value):,}")
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f"{what} must not hold a NUL character or half a surrogate pair: {value!a}")
+    return value
 
 
 def output_of(wait: WaitFor, outcome: dict[str, Any], path: str) -> Any:

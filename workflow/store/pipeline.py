@@ -60,14 +60,17 @@ class Pipeline:
         """False after an exchange that was cut off: what is still to come would be taken for the next one's."""
 
     async def run(self, statements: Sequence[Statement]) -> list[Rows]:
-        """Runs the statements as one transaction; the rows of each. Raises psycopg's error of the first that fails."""
+        """Runs the statements as one transaction; the rows of each. Raises psycopg's error of the first that fails.
+
+        A parameter that PostgreSQL could not store is a `DataError`, and nothing is sent.
+        """
         pgconn = self._pgconn
+        encoded = [(sql, [_encode(value) for value in parameters]) for sql, parameters in statements]
         self.idle = False
         pgconn.enter_pipeline_mode()
         wanted: list[str | None] = []
         names = dict(self._names)
-        for sql, parameters in statements:
-            values = [_encode(value) for value in parameters]
+        for sql, values in encoded:
             if not self.direct:
                 pgconn.send_query_params(_native(sql), values)
             else:
@@ -135,9 +138,18 @@ class Pipeline:
 
 
 def _encode(value: Parameter) -> bytes | None:
+    """As text. What libpq would cut off, and what is no UTF-8, is refused here as the server would refuse it."""
     if value is None:
         return None
-    return value.encode() if isinstance(value, str) else str(value).encode()
+    if not isinstance(value, str):
+        return str(value).encode()
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError as error:
+        raise psycopg.DataError(f"half a surrogate pair cannot be stored: {error}") from error
+    if b"\0" in encoded:
+        raise psycopg.DataError("a NUL character cannot be stored in a text")
+    return encoded
 
 
 @lru_cache(maxsize=512)

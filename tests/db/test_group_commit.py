@@ -1,0 +1,75 @@
+"""Boundaries of many runs settle in one transaction; one that the database cannot take fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.definitions import PLAIN
+from workflow import workflows
+from workflow.models import RunEvent
+from workflow.plan import Boundary, HistoryEntry
+from workflow.registry import registry
+from workflow.store import claims
+from workflow.store.claims import Claim
+from workflow.store.drive import drive
+from workflow.store.ports import AsyncPort, DjangoPort, connection_parameters
+from workflow.store.settle import Committer, Rejected, Settlement
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _registry() -> Iterator[None]:
+    with registry.isolated():
+        workflows.register(PLAIN)
+        yield
+
+
+def entry(name: str, node: str | None = None, data: str | None = None) -> HistoryEntry:
+    return HistoryEntry(name, node, data)
+
+
+def settle_all(claimed: list[Claim], entries: list[HistoryEntry]) -> list[Settlement | BaseException]:
+    """Settles one history entry for each claim, all of them at once, on a worker's own connection."""
+    parameters = connection_parameters()
+
+    async def work() -> list[Settlement | BaseException]:
+        port = AsyncPort(lambda: parameters, "test")
+        committer = Committer(port)
+        try:
+            return await asyncio.gather(
+                *(
+                    committer.settle(Settlement(claim.lease(), Boundary(history=[one])))
+                    for claim, one in zip(claimed, entries, strict=True)
+                ),
+                return_exceptions=True,
+            )
+        finally:
+            await port.close()
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        entry("log", "half a \ud83d pair"),
+        entry("log", "a NUL \0 character"),
+        entry("log", None, '{"a NUL": "\\u0000"}'),
+        entry("log", None, "no JSON"),
+    ],
+    ids=["surrogate", "nul", "nul in JSON", "no JSON"],
+)
+def test_a_boundary_that_cannot_be_stored_fails_alone(bad: HistoryEntry) -> None:
+    workflows.dispatch_many("plain", [{} for _ in range(5)])
+    claimed, _ = drive(claims.claim(DjangoPort(), str(uuid.uuid4()), 5, None))
+    entries = [entry("log", data=f'{{"message": "{index}"}}') for index in range(4)]
+    entries.insert(2, bad)
+    results = settle_all(claimed, entries)
+    assert [isinstance(result, Rejected) for result in results] == [False, False, True, False, False]
+    assert all(isinstance(result, Settlement) and result.seq for result in results[:2] + results[3:])
+    assert RunEvent.objects.filter(name="log").count() == 4
