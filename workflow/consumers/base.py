@@ -134,9 +134,15 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.has_lost = True
         self._told.set()
 
-    async def told(self) -> list[Frame]:
-        """What the hub has told since the last time; waits until there is something, or something was lost."""
-        await self._told.wait()
+    async def told(self, until: float | None = None) -> list[Frame]:
+        """What the hub has told since the last time. Waits until there is something, or something was lost, or
+        until that moment of the loop's clock.
+        """
+        try:
+            async with asyncio.timeout_at(until):
+                await self._told.wait()
+        except TimeoutError:
+            return []
         self._told.clear()
         messages, self._inbox = self._inbox, []
         return messages

@@ -26,29 +26,30 @@ class RunConsumer(LiveConsumer):
         assert self.run_id is not None
         self._secrets: frozenset[str] = frozenset()
         self._secrets_at = -1
+        loop = asyncio.get_running_loop()
         last = await self._begin()
+        hub().missing(self.run_id, last)  # looks once by itself: the hub may have been deaf until now
+        refresh_at = loop.time()
         while True:
-            hub().missing(self.run_id, last)  # looks once by itself: the hub may have been deaf until now
-            last = await self._go_on(last)
-            last = max(last, await self._snapshot())
-            await asyncio.sleep(REFRESH_INTERVAL)
-
-    async def _go_on(self, last: int) -> int:
-        """Relays until a snapshot is needed; the last entry that was sent."""
-        assert self.run_id is not None
-        while True:
-            messages = await self.told()
-            if self.has_lost:
+            messages = await self.told(refresh_at if self.has_lost else None)
+            last = await self._send_on(messages, last)
+            if self.has_lost and loop.time() >= refresh_at:
                 self.has_lost = False
-                return last
-            for message in messages:
-                seq: int = message["seq"]
-                if seq > last + 1:
-                    hub().missing(self.run_id, last)
-                    break
-                if seq == last + 1:
-                    await self.put(await self._masked(message))
-                    last = seq
+                last = max(last, await self._snapshot())
+                refresh_at = loop.time() + REFRESH_INTERVAL
+
+    async def _send_on(self, messages: list[Frame], last: int) -> int:
+        """Sends what is next in order; the last entry that was sent."""
+        assert self.run_id is not None
+        for message in messages:
+            seq: int = message["seq"]
+            if seq > last + 1:
+                hub().missing(self.run_id, last)
+                break
+            if seq == last + 1:
+                await self.put(await self._masked(message))
+                last = seq
+        return last
 
     async def _begin(self) -> int:
         after = self._after()

@@ -8,7 +8,6 @@ from channels.db import database_sync_to_async
 
 from workflow.consumers import reading
 from workflow.consumers.base import LiveConsumer
-from workflow.consumers.reading import Frame
 
 RATE = 200
 """Entries that one client gets in a second; more than that nobody can see."""
@@ -25,7 +24,7 @@ class RunsConsumer(LiveConsumer):
         loop = asyncio.get_running_loop()
         allowed, since, resync_at = float(RATE), loop.time(), loop.time()
         while True:
-            messages = await self._told_until(resync_at if self.has_lost else None)
+            messages = await self.told(resync_at if self.has_lost else None)
             now = loop.time()
             allowed = min(float(RATE), allowed + (now - since) * RATE)
             since = now
@@ -38,10 +37,3 @@ class RunsConsumer(LiveConsumer):
                 self.has_lost = False
                 resync_at = now + RESYNC_INTERVAL
                 await self.put({"type": "resync"})
-
-    async def _told_until(self, moment: float | None) -> list[Frame]:
-        try:
-            async with asyncio.timeout_at(moment):
-                return await self.told()
-        except TimeoutError:
-            return []
