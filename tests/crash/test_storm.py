@@ -22,5 +22,5 @@ def test_random_runs_survive_random_trouble(workers: Launcher, number: int) -> N
     storm = Storm(workers, SEED + number)
     storm.blow(ROUND)
     print(dict(storm.tally.counts))
-    invariants.check(zombies=True)
+    invariants.check(zombies=True, dead=storm.tally.dead)
     assert started_again(storm.tally.dead) == 0

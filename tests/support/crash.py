@@ -168,13 +168,20 @@ def take_over(seconds: float = 600) -> int:
     return swept
 
 
-def age_leases(worker_pid: int, seconds: float = 3600) -> None:
-    """The leases of one worker run out, those of others do not."""
+def age_leases(*worker_pids: int, seconds: float = 3600) -> None:
+    """The leases of these workers run out, those of others do not. A row that is being written to is passed by: its
+    worker is not dead yet, as far as the database can tell."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE workflow_job AS j SET locked_at = j.locked_at - %s * interval '1 second' "
-            "FROM workflow_worker AS w WHERE w.id = j.worker_id AND w.pid = %s AND j.lease_token IS NOT NULL",
-            (seconds, worker_pid),
+            """
+            WITH held AS (
+                SELECT j.id FROM workflow_job AS j JOIN workflow_worker AS w ON w.id = j.worker_id
+                WHERE w.pid = ANY(%s) AND j.lease_token IS NOT NULL FOR UPDATE OF j SKIP LOCKED
+            )
+            UPDATE workflow_job AS j SET locked_at = j.locked_at - %s * interval '1 second'
+            FROM held WHERE j.id = held.id
+            """,
+            (list(worker_pids), seconds),
         )
 
 

@@ -55,6 +55,8 @@ class Storm:
         self._wanted = workers
         self._workers: list[Worker] = []
         self._stopped: list[tuple[Worker, float]] = []
+        self._silent: set[int] = set()
+        """Pids of workers that are killed or stopped now: their leases run out at once."""
         self._handles: list[RunHandle] = []
         self._events: list[tuple[float, str, str]] = []
 
@@ -112,16 +114,18 @@ class Storm:
             if worker.code is not None:
                 self._workers.remove(worker)
                 self._bury(worker)
+        age_leases(*self._silent)
         while len(self._workers) < self._wanted:
             age = self._dice.choice([0, 60])
             self._workers.append(self._launcher.start(settings=SETTINGS, conn_max_age=age))
 
     def _bury(self, worker: Worker) -> None:
-        assert worker.code in (0, -signal.SIGKILL), worker.said()
-        if worker.code:
+        # SIGTERM ends a process that has only just been forked and has not begun to work.
+        assert worker.code in (0, -signal.SIGKILL, -signal.SIGTERM), f"{worker.code}: {worker.said()}"
+        if worker.code == -signal.SIGKILL:
             self.tally.counts["workers killed"] += 1
             self.tally.dead.add(worker.pid)
-            age_leases(worker.pid)
+            self._silent.add(worker.pid)
 
     # --- mischief -------------------------------------------------------------------------------
 
@@ -157,11 +161,12 @@ class Storm:
             self._stopped.append((worker, time.monotonic()))
             self.tally.counts["workers stopped"] += 1
             self.tally.dead.add(worker.pid)
-            age_leases(worker.pid)
+            self._silent.add(worker.pid)
 
     def _go_on(self) -> None:
         if self._stopped:
             worker, _ = self._stopped.pop(0)
+            self._silent.discard(worker.pid)
             worker.send(signal.SIGCONT)
             self._workers.append(worker)
 
@@ -208,7 +213,7 @@ class Storm:
             self._keep_workers()
             time.sleep(0.02)
         for worker in self._workers:
-            assert worker.stop() in (0, -signal.SIGKILL), worker.said()
+            assert worker.stop() in (0, -signal.SIGKILL, -signal.SIGTERM), worker.said()
         self._workers.clear()
         for status in states.RUN_TERMINAL:
             self.tally.counts[status] += Run.objects.filter(status=status).count()
