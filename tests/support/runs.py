@@ -9,14 +9,17 @@ from workflow.models import RunEvent
 from workflow.results import NodeInfo, RunStatus
 from workflow.testing import advance, drain
 
+PATIENCE = 120.0
+"""Seconds that a test gives what takes moments: a busy machine is no fault of the code."""
+
 
 def run_through(definition: Workflow, data: Any = None, *, seconds: float = 0, rounds: int = 1) -> RunStatus:
     """Dispatches, drains, and lets time pass in between; the status after that."""
     handle = workflows.dispatch(definition, {} if data is None else data)
-    drain(handle.run_id)
+    drain(handle.run_id, timeout=PATIENCE)
     for _ in range(rounds if seconds else 0):
         advance(seconds)
-        drain(handle.run_id)
+        drain(handle.run_id, timeout=PATIENCE)
     return handle.status()
 
 
