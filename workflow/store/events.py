@@ -64,7 +64,9 @@ async def _resolve(port: Port, find: str, which: str, resolve: str) -> tuple[Row
         except psycopg.errors.LockNotAvailable:
             whole = False
             locked = await locked_runs(port, {row[1] for row in page})
-            with suppress(psycopg.errors.LockNotAvailable):  # one more was locked meanwhile: all of them come again
+            with suppress(
+                psycopg.errors.LockNotAvailable
+            ):  # one more was locked meanwhile: all of them come again
                 resolved += await _rounds(port, [row for row in page if row[1] not in locked], resolve)
         if len(page) < PAGE:
             return resolved, whole

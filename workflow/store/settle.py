@@ -344,7 +344,10 @@ def settle_now(port: DjangoPort, settlement: Settlement) -> bool:
     batch: list[Settlement] = [settlement]
     try:
         apply_results(batch, port.run_now(statements(batch)))
-    except (DjangoDatabaseError, UnicodeEncodeError) as error:  # the latter from the driver, for half a surrogate pair
+    except (
+        DjangoDatabaseError,
+        UnicodeEncodeError,
+    ) as error:  # the latter from the driver, for half a surrogate pair
         if is_connection_lost(error):
             raise
         raise Rejected(str(error)) from error
