@@ -87,11 +87,14 @@ typecheck: $(STAMP)
 migrations-check: $(STAMP)
 	$(MANAGE) makemigrations --check --dry-run
 
+# The crash tests are part of "make test", with fewer random runs.
+CRASH_RUNS ?= 400
 crash: $(STAMP)
-	$(PY) -m pytest -m "crash and not soak" $(ARGS)
+	CRASH_RUNS=$(CRASH_RUNS) $(PY) -m pytest -m crash $(ARGS)
 
+MINUTES ?= 5
 soak: $(STAMP)
-	$(PY) -m pytest -m soak $(ARGS)
+	$(PY) -m tests.soak $(MINUTES) $(ARGS)
 
 # Both refuse while somebody is connected: another terminal may be in the middle of a run.
 stop:
