@@ -242,12 +242,18 @@ WHERE c.phase IN ('run', 'undo') AND (c.how = 'returned' OR c.how IS NULL)
 
 
 def started_again(dead: set[int]) -> int:
-    """The same, but only those whose worker neither died nor lost its leases: there must be none, but for retries."""
+    """The same, but only those whose worker neither died nor lost its leases. There must be none, but for runs that
+    somebody has retried, and for attempts that failed after their handler had returned (its transaction was cut off).
+    """
     return _count(
         AGAIN
         + """ AND c.pid <> ALL(%s)
               AND NOT EXISTS (SELECT 1 FROM workflow_runevent AS e
                               WHERE e.run_id = c.run_id AND e.name = 'resumed' AND e.data ? 'retry')
+              AND NOT EXISTS (SELECT 1 FROM workflow_runevent AS e
+                              WHERE e.run_id = c.run_id AND e.node = c.path AND e.name = 'action.retrying'
+                                AND (e.data->>'attempt')::int = c.attempt
+                                AND e.data->'error'->>'code' <> 'LEASE_HEARTBEAT_LOST')
         """,
         (list(dead),),
     )
