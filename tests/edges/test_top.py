@@ -182,11 +182,14 @@ def test_beyond_its_limit_a_rate_is_that_of_the_latest_runs(monkeypatch: pytest.
 
 
 def test_the_statements_go_by_indexes() -> None:
-    """No plan reads a whole table of runs or jobs. Told not to, PostgreSQL does so only where no index serves."""
+    """No plan reads a whole table of runs or jobs. Told not to, PostgreSQL does so only where no index serves.
+
+    Which of two indexes serves on tables that are nearly empty is the planner's guess, and not asked here.
+    """
     longest = (300.0, MOST_ENDS, MOST_ENDS, "{60,300}")
     wanted = {
         sql.QUEUES: ((MOST_PAIRS, MOST_JOBS, MOST_JOBS), {"workflow_job_due", "workflow_job_leased"}),
-        sql.RATES: ((*longest, 9, 9, 9), {"workflow_run_finished", "workflow_run_status"}),
+        sql.RATES: ((*longest, 9, 9, 9), {"workflow_run_finished"}),
         sql.DISPATCHED: (longest, {"workflow_run_pkey"}),
         sql.WORKERS: ((300, 1000), {"workflow_job_leased"}),
     }
