@@ -204,6 +204,8 @@ REFUSED = [
     ("workflow:worker", "--processes", "-1"),
     ("workflow:worker", "--processes", "1.5"),
     ("workflow:worker", "--queue"),
+    ("workflow:worker", "--queue", "tea", ""),
+    ("workflow:worker", "--queue", "q" * 101),
     ("workflow:worker", "surplus"),
 ]
 

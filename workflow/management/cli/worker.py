@@ -11,7 +11,15 @@ from django.core.management.base import CommandParser
 from django.db import OperationalError
 
 from workflow import worker
-from workflow.management.base import NONE_REGISTERED, WorkflowCommand, look_for_tables, number, refusal
+from workflow.management.base import (
+    NONE_REGISTERED,
+    WorkflowCommand,
+    asking,
+    look_for_tables,
+    number,
+    refusal,
+)
+from workflow.manager import arguments
 from workflow.registry import registry
 from workflow.terminal import one_line
 
@@ -55,6 +63,9 @@ class Command(WorkflowCommand):
         concurrency = number(options["concurrency"], "--concurrency", int, 1, 100_000)
         processes = number(options["processes"], "--processes", int, 1, 1_000) or 1
         queues = [options["queue"]] if isinstance(options["queue"], str) else options["queue"]
+        with asking():
+            for queue in queues or ():
+                arguments.text(queue, "--queue", arguments.MAX_QUEUE)
         max_jobs = number(options["max_jobs"], "--max-jobs", int, 1)
         max_rss = number(options["max_rss"], "--max-rss", int, 1)
         with suppress(OperationalError):  # the worker knows what to do about a database that is away
