@@ -40,6 +40,16 @@ queued_wait = Workflow(
     "queued-wait", stages=[Stage("s", wait_for=WaitFor("waiting.go", correlate="key"), via="queue")]
 )
 anyones = Workflow("anyones", stages=[Stage("s", wait_for=WaitFor("anyones.go"))])
+short_wait = Workflow("short-wait", stages=[Stage("s", wait_for=WaitFor("short.never", timeout=1))])
+wide = Workflow(
+    "wide",
+    stages=[
+        Stage(
+            "many", actions=[parallel([act(f"m{n}", "async", via="queue", undo=False) for n in range(20)])]
+        ),
+        Stage("after", actions=[act("end")]),
+    ],
+)
 restless = Workflow(
     "restless",
     stages=[Stage("s", actions=[act("before"), act("a", "async", timeout=0.5, attempts=2), act("after")])],

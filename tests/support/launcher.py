@@ -4,7 +4,10 @@
 
 Reads one JSON object a line,
 
-    {"log": PATH, "failpoints": TEXT, "settings": {...}, "conn_max_age": SECONDS, "options": {...}}
+    {"log": PATH, "failpoints": TEXT, "settings": {...}, "django": {...}, "conn_max_age": SECONDS, "skew": SECONDS,
+     "options": {...}}
+
+(`settings` is WORKFLOW, `django` other settings, `skew` how wrong this process's own clock is)
 
 and answers `{"started": PID}`; whenever a worker ends it writes `{"ended": PID, "code": CODE}` (negative: the
 signal). A worker is a session leader of its own and calls what `workflow:worker` calls. At the end of its
@@ -17,6 +20,7 @@ import json
 import os
 import select
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -43,6 +47,12 @@ def main() -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         settings.WORKFLOW = order["settings"]
+        for name, value in order["django"].items():
+            setattr(settings, name, value)
+        if zone := order["django"].get("TIME_ZONE"):
+            os.environ["TZ"] = zone
+            time.tzset()
+        _set_clock(order["skew"])
         failpoints.arm(order["failpoints"])
         connections["default"].settings_dict["CONN_MAX_AGE"] = order["conn_max_age"]
         os._exit(worker.run(**order["options"]))
@@ -63,6 +73,13 @@ def main() -> None:
             if found:
                 children.remove(pid)
                 _say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _set_clock(seconds: float) -> None:
+    """This process's own clock is wrong from here on, as far as Python code can tell."""
+    now, now_ns = time.time, time.time_ns
+    time.time = lambda: now() + seconds
+    time.time_ns = lambda: now_ns() + int(seconds * 1e9)
 
 
 def _fork(start: Any, order: dict[str, Any]) -> int:

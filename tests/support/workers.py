@@ -144,9 +144,13 @@ class Launcher:
         failpoints: str = "",
         settings: dict[str, Any] | None = None,
         conn_max_age: int | None = 0,
+        django: dict[str, Any] | None = None,
+        skew: float = 0,
         **options: Any,
     ) -> Worker:
-        """One more worker. `settings` are added to `SETTINGS`; `options` are those of `workflow.worker.run`."""
+        """One more worker. `settings` are added to `SETTINGS`, `django` are other settings, `skew` is how wrong its own
+        clock is (seconds); `options` are those of `workflow.worker.run`.
+        """
         self._count += 1
         log = self._folder / f"worker-{self._count}.log"
         order = {
@@ -154,6 +158,8 @@ class Launcher:
             "failpoints": failpoints,
             "settings": {**SETTINGS, **(settings or {})},
             "conn_max_age": conn_max_age,
+            "django": django or {},
+            "skew": skew,
             "options": options,
         }
         self._log = log

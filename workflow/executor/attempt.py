@@ -154,12 +154,10 @@ class Attempt:
         try:
             self.signal.raise_if_aborted()  # it waited for a thread, and nobody waits for it any more
             failpoints.hit("attempt.before")
-            if self.atomic:
-                return self._run_atomic()
             refresh_connections()
             before = _in_transaction()
             try:
-                return self._conclude(self._call())
+                return self._run_atomic() if self.atomic else self._conclude(self._call())
             finally:
                 _tidy_connections(before)
         except BaseException as error:

@@ -40,6 +40,8 @@ class _Running:
     work: Work | None
     told_at: float = 0.0
     """When it was asked to stop, on the loop's clock."""
+    noted_at: float = float("-inf")
+    """When what it had reported was last written, on the same clock."""
 
 
 class WorkerRuntime:
@@ -53,7 +55,8 @@ class WorkerRuntime:
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, _Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._noting: dict[int, float] = {}
+        self._noting: set[int] = set()
+        """Attempts whose notes are about to be written."""
         self._ended_lately: set[str] = set()
         """Paths of async handlers that ended since the last watch."""
 
@@ -104,7 +107,7 @@ class WorkerRuntime:
         """Called from any thread."""
         key = id(attempt)
         if key not in self._noting:
-            self._noting[key] = 0.0
+            self._noting.add(key)
             self._loop.call_soon_threadsafe(self._plan_note, key)
 
     def announce(self, settlements: Sequence[Settlement]) -> None:
@@ -209,9 +212,9 @@ class WorkerRuntime:
     def _plan_note(self, key: int) -> None:
         running = self._running.get(key)
         if running is None:
-            self._noting.pop(key, None)
+            self._noting.discard(key)
             return
-        wait = max(0.0, self._noting.get(key, 0.0) + NOTE_INTERVAL - self._loop.time())
+        wait = max(0.0, running.noted_at + NOTE_INTERVAL - self._loop.time())
         self._loop.call_later(wait, lambda: self._spawn(self._note(key)))
 
     async def _note(self, key: int) -> None:
@@ -219,8 +222,9 @@ class WorkerRuntime:
         running = self._running.get(key)
         notes = running.attempt.take_notes() if running is not None else None
         if running is None or notes is None:
-            self._noting.pop(key, None)
+            self._noting.discard(key)
             return
+        running.noted_at = self._loop.time()
         attempt = running.attempt
         boundary = Boundary(compensating=attempt.compensating, history=notes.entries)
         if notes.progress is not None and not attempt.compensating:
@@ -231,7 +235,7 @@ class WorkerRuntime:
             await self._committer.settle(Settlement(attempt.lease, boundary))
         except Rejected as rejected:
             logger.debug("notes of %s came too late: %s", attempt.path, rejected)
-        self._noting.pop(key, None)
+        self._noting.discard(key)
         if attempt.has_notes:
             self.reported(attempt)
 

@@ -1,0 +1,123 @@
+"""What a worker costs the database, and how much of it goes on at once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from django.db import connection
+
+from tests.support import invariants
+from tests.support.crash import called, dispatch, finished, node, sessions
+from tests.support.workers import Launcher, eventually
+from workflow import states, workflows
+from workflow.errors import RunConflict
+from workflow.models import RunEvent
+
+pytestmark = pytest.mark.crash
+
+
+def test_progress_in_a_tight_loop_is_a_few_writes_a_second_and_the_last_value_arrives(
+    workers: Launcher,
+) -> None:
+    workers.start()
+    begun = time.monotonic()
+    handle = dispatch("plain", {"plain.s.a": ["progress:50000"]})
+    finished(handle)
+    entries = RunEvent.objects.filter(run_id=handle.run_id, name=states.EVENT_ACTION_PROGRESS)
+    assert 1 <= entries.count() <= 5 + 4 * (time.monotonic() - begun)
+    assert node(handle, "plain.s.a").progress == 100
+    last = entries.order_by("seq").last()
+    assert last is not None
+    assert last.data["progress"] == 100
+    invariants.check(exact=True)
+
+
+@pytest.mark.parametrize("conn_max_age", [0, 600])
+def test_connections_are_bounded_by_the_threads(workers: Launcher, conn_max_age: int) -> None:
+    """Five of the engine's own, one for each thread, one for the ORM of all async handlers (C33)."""
+    threads = 4
+    workers.start(settings={"THREADS": threads}, conn_max_age=conn_max_age)
+    handles = [
+        dispatch(name, {f"{name}.s.a": ["query"]}) for name in ("plain", "calm", "atomic") for _ in range(30)
+    ]
+    most = 0
+    deadline = time.monotonic() + 60
+    while (
+        any(handle.status().run.finished_at is None for handle in handles[-3:])
+        and time.monotonic() < deadline
+    ):
+        most = max(most, len(sessions()))
+    finished(*handles)
+    # The server may still be ending the session of a handler when the next one's has begun.
+    assert most <= 5 + threads + 1 + (threads if conn_max_age == 0 else 0)
+    if conn_max_age == 0:
+        eventually(lambda: len(sessions()) <= 6)
+
+
+def test_no_transaction_is_open_while_user_code_runs(workers: Launcher) -> None:
+    workers.start()
+    handles = [dispatch(name, {f"{name}.s.a": ["sleep:1"]}) for name in ("plain", "calm", "ledger")]
+    for name, handle in zip(("plain", "calm", "ledger"), handles, strict=True):
+        called(handle, f"{name}.s.a")
+    for _ in range(20):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pid, query FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = "
+                "current_database() AND (application_name = 'worker' OR application_name LIKE 'workflow %')"
+            )
+            assert cursor.fetchall() == []
+        time.sleep(0.02)
+    finished(*handles)
+
+
+def test_plain_handlers_run_at_once_up_to_the_number_of_threads(workers: Launcher) -> None:
+    workers.start(settings={"THREADS": 8})
+    handles = [dispatch("plain", {"plain.s.a": ["sleep:1"]}) for _ in range(16)]
+    finished(*handles)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT max(n) FROM (SELECT count(*) AS n FROM crash_call AS a JOIN crash_call AS b "
+            "ON b.started_at <= a.started_at AND b.ended_at > a.started_at GROUP BY a.id) AS at_once"
+        )
+        assert cursor.fetchone() == (8,)
+
+
+def test_whoever_blocks_the_event_loop_is_told_on(workers: Launcher) -> None:
+    worker = workers.start()
+    finished(dispatch("calm", {"calm.s.a": ["block:3"]}))
+    eventually(lambda: worker.lines("the event loop was blocked", "calm.s.a"))
+
+
+def test_a_wide_stage_ends_once_whichever_members_come_in_last(workers: Launcher) -> None:
+    """Twenty queued members on three workers: the parent goes on exactly once (C77)."""
+    for _ in range(3):
+        workers.start()
+    handles = [dispatch("wide") for _ in range(10)]
+    finished(*handles)
+    for handle in handles:
+        assert (
+            RunEvent.objects.filter(
+                run_id=handle.run_id, node="wide.after.end", name="action.started"
+            ).count()
+            == 1
+        )
+    invariants.check(exact=True)
+
+
+def test_cancels_that_race_with_completion_have_one_winner(workers: Launcher) -> None:
+    workers.start()
+    outcomes = set()
+    for _ in range(40):
+        handle = dispatch("pair")
+        eventually(lambda handle=handle: node(handle, "pair.s.b").status != states.PENDING)
+        try:
+            workflows.cancel(handle.run_id)
+            won = states.CANCELLED
+        except RunConflict:
+            won = states.COMPLETED
+        finished(handle)
+        assert handle.status().run.status == won
+        outcomes.add(won)
+    assert outcomes
+    invariants.check(zombies=True)
