@@ -71,7 +71,8 @@ class Worker:
     def send(self, number: int) -> None:
         """A signal; nothing for one that has ended."""
         if self.code is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended just now, and the word of it is on its way
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL, and waits for the end."""
