@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from tests.crash_app import trees
@@ -86,6 +87,25 @@ def test_connections_that_are_cut_all_the_time_cost_time_and_nothing_else(worker
     assert cut > 20
     invariants.check(exact=True)
     assert [worker.stop() for worker in pair] == [0, 0]
+
+
+def test_a_server_that_is_the_primary_no_more_is_left_for_the_new_one(workers: Launcher) -> None:
+    """After a fail-over the old primary takes no writes: nothing fails for that, connections are made anew (25006)."""
+    worker = workers.start()
+    handle = dispatch("pair", {"pair.s.a": ["sleep:1"]})
+    called(handle, "pair.s.a")
+    name = connection.settings_dict["NAME"]
+    with connection.cursor() as cursor:
+        cursor.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        try:
+            terminate(sessions("application_name = 'worker' OR application_name LIKE 'workflow %'"))
+            eventually(lambda: worker.lines("read-only transaction"))
+        finally:
+            cursor.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+    finished(handle, dispatch("plain"))
+    assert [node(handle, f"pair.s.{each}").attempt for each in "ab"] == [1, 1]
+    invariants.check(exact=True)
+    assert worker.stop() == 0
 
 
 # --- a server of our own --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.crash_app import gates
 from tests.crash_app.parts import act
 from tests.crash_app.trees import COUNT, random_workflow
 from workflow import Stage, WaitFor, Workflow, parallel
@@ -49,6 +50,12 @@ wide = Workflow(
         ),
         Stage("after", actions=[act("end")]),
     ],
+)
+gated = Workflow(
+    "gated", stages=[Stage("s", actions=[act("before"), act("a", when=gates.plain, timeout=0.5)])]
+)
+agated = Workflow(
+    "agated", stages=[Stage("s", actions=[act("before"), act("a", when=gates.asynchronous, timeout=0.5)])]
 )
 restless = Workflow(
     "restless",

@@ -104,10 +104,12 @@ def clear() -> None:
             cursor.execute(f"DELETE FROM {table}")
 
 
-def dispatch(name: str, script: dict[str, Any] | None = None, /, **options: Any) -> RunHandle:
+def dispatch(
+    name: str, script: dict[str, Any] | None = None, /, *, data: dict[str, Any] | None = None, **options: Any
+) -> RunHandle:
     """A run with a key of its own, and a script for its handlers (see `tests.crash_app.deeds`)."""
     key = uuid.uuid4().hex
-    return workflows.dispatch(name, {"key": key}, context={"script": script or {}}, **options)
+    return workflows.dispatch(name, {"key": key, **(data or {})}, context={"script": script or {}}, **options)
 
 
 def key_of(handle: RunHandle) -> str:

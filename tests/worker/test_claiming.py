@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 
 from tests.support import invariants
 from tests.support.crash import called, calls, dispatch, finished, make_due, node, status
@@ -80,10 +81,11 @@ def test_a_worker_of_one_queue_still_delivers_events(workers: Launcher) -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_burst_ends_when_nothing_is_due(workers: Launcher, processes: int) -> None:
     later = dispatch("plain", delay=3600)
-    handles = [dispatch("tour") for _ in range(4)]
+    handles = [dispatch(name) for name in ("pair", "waiting", "wide", "atomic") for _ in range(2)]
     worker = workers.start(burst=True, processes=processes)
     assert worker.wait() == 0
-    assert {status(handle) for handle in handles} == {states.WAITING}
+    ends = [states.COMPLETED] * 2 + [states.WAITING] * 2 + [states.COMPLETED] * 4
+    assert [status(handle) for handle in handles] == ends
     assert status(later) == states.PENDING
     invariants.check()
 
@@ -143,6 +145,22 @@ def test_a_run_of_another_version_is_left_for_whoever_serves_it(workers: Launche
     make_due()
     finished(handle)
     assert (status(handle), node(handle, "plain.s.a").attempt) == (states.COMPLETED, 1)
+
+
+def test_a_worker_takes_the_jobs_of_a_version_it_does_not_serve_once_and_then_spares_them(
+    workers: Launcher,
+) -> None:
+    """Or a release that is rolled out would wait for every old worker in turn, five seconds each (C84)."""
+    strange = [dispatch("plain", priority=1) for _ in range(5)]
+    Run.objects.filter(pk__in=[handle.run_id for handle in strange]).update(version=7)
+    served = dispatch("plain")
+    worker = workers.start(concurrency=1)
+    finished(served)
+    assert len(worker.lines("ghost job", "version")) == 1
+    assert Job.objects.filter(lease_token=None, attempt=0, available_at__lte=Now()).count() == 5
+    later = dispatch("plain", priority=-1)
+    finished(later)
+    assert len(worker.lines("ghost job", "version")) == 1
 
 
 def test_a_job_of_a_run_that_is_over_is_dropped(workers: Launcher) -> None:

@@ -1,10 +1,21 @@
 """Runs one claimed job: user code, timeouts, outcomes to `plan`, boundaries to the store."""
 
 from workflow.executor.attempt import Attempt, Desk
+from workflow.executor.connections import clean_connections
 from workflow.executor.execution import Execution
 from workflow.executor.ghosts import ghosts
 from workflow.executor.jobs import execute, give_back
 from workflow.executor.questions import Question
 from workflow.executor.runtime import Runtime
 
-__all__ = ["Attempt", "Desk", "Execution", "Question", "Runtime", "execute", "ghosts", "give_back"]
+__all__ = [
+    "Attempt",
+    "Desk",
+    "Execution",
+    "Question",
+    "Runtime",
+    "clean_connections",
+    "execute",
+    "ghosts",
+    "give_back",
+]

@@ -6,20 +6,16 @@ fact. `run` is for plain functions and is called in a thread of its own; `arun` 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
-import psycopg
-from asgiref.sync import SyncToAsync, async_to_sync
+from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from pydantic import TypeAdapter, ValidationError
 
 from workflow import failpoints, payload, retry
@@ -28,6 +24,7 @@ from workflow.context import Context
 from workflow.definitions import Action
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused, WaitTimeout
+from workflow.executor.connections import clean_connections, limit_idleness, refresh_ambient_connections
 from workflow.executor.interrupt import UserCode
 from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
@@ -36,7 +33,7 @@ from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
 from workflow.steps import Steps, Suspend
 from workflow.store.pipeline import Rows, Statement
-from workflow.store.ports import DjangoPort, abandon_connection, refresh_connections
+from workflow.store.ports import DjangoPort, refresh_connections
 from workflow.store.settle import Lease, Rejected, Settlement, is_connection_lost, settle_now
 
 logger = logging.getLogger("workflow")
@@ -154,12 +151,8 @@ class Attempt:
         try:
             self.signal.raise_if_aborted()  # it waited for a thread, and nobody waits for it any more
             failpoints.hit("attempt.before")
-            refresh_connections()
-            before = _in_transaction()
-            try:
+            with clean_connections():
                 return self._run_atomic() if self.atomic else self._conclude(self._call())
-            finally:
-                _tidy_connections(before)
         except BaseException as error:
             return self._failure(error)
 
@@ -206,7 +199,7 @@ class Attempt:
                 _prepend(boundary, fact.notes)
                 settlement = Settlement(self.lease, boundary)
                 if outermost:
-                    _limit_idleness(using)
+                    limit_idleness(using)
                 if not settle_now(DjangoPort(using), settlement):
                     raise LeaseLost(self.path)
                 failpoints.hit("atomic.before-commit")
@@ -446,18 +439,6 @@ def copy_json(value: Any) -> Any:
     return value
 
 
-def _limit_idleness(using: str) -> None:
-    """From here on the transaction holds the run's lock: should this process be stopped in the middle for longer than
-    its lease lasts, the server ends the transaction, so that whoever takes over does not wait for it.
-    """
-    milliseconds = max(1000, int(conf.STALE_LEASE_THRESHOLD * 1000))
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            "SELECT set_config('idle_in_transaction_session_timeout', %s, true)",
-            (str(min(milliseconds, 2**31 - 1)),),
-        )
-
-
 def _prepend(boundary: Boundary, notes: Notes | None) -> None:
     """Puts a handler's notes before the entry that completes it."""
     if notes is None:
@@ -467,38 +448,3 @@ def _prepend(boundary: Boundary, notes: Notes | None) -> None:
         if change.event is not None:
             change.event += len(notes.entries)
         change.progress = notes.progress
-
-
-def _in_transaction() -> frozenset[str]:
-    return frozenset(c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block)
-
-
-def _tidy_connections(before: frozenset[str]) -> None:
-    """What a handler leaves on this thread's connections must not reach the next one.
-
-    A transaction that it opened and did not close is abandoned with its connection; one that was
-    open before (a test's) is the caller's.
-    """
-    for connection in connections.all(initialized_only=True):
-        if connection.alias in before:
-            continue
-        if connection.in_atomic_block or _is_transacting(connection):
-            abandon_connection(connection)
-    refresh_connections()
-
-
-def _is_transacting(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a transaction is open, also one that was begun with a plain BEGIN behind Django's back."""
-    raw = connection.connection
-    if raw is None or getattr(raw, "closed", False):
-        return False
-    if isinstance(raw, psycopg.Connection):
-        return raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-    return not connection.get_autocommit()
-
-
-async def refresh_ambient_connections() -> None:
-    """`async` handlers use the ORM in a thread of asgiref's, which nobody else looks after; it may not exist yet."""
-    executor = SyncToAsync.single_thread_executor
-    if getattr(executor, "_threads", True):
-        await asyncio.get_running_loop().run_in_executor(executor, partial(refresh_connections, aged=False))

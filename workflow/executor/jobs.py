@@ -32,6 +32,7 @@ RACE_DELAY = 1.0
 LOCKED_DELAY = 1.0
 """Seconds after which events are offered again to waits of a run that somebody has locked."""
 VERSION_DELAY = 5.0
+"""Seconds after which a job that is not served here may come back, where nothing keeps it from coming back here."""
 ENGINE_FAILED = "ENGINE_FAILED"
 """What `last_error` of a job begins with, and a number, when the engine itself could not go on with it."""
 MAX_FAILURES = 10
@@ -39,8 +40,16 @@ MAX_FAILURES = 10
 LONGEST_DELAY = 60.0
 
 
-async def execute(claimed: Sequence[Claim], runtime: Runtime, launch: Callable[[Execution], None]) -> None:
+async def execute(
+    claimed: Sequence[Claim],
+    runtime: Runtime,
+    launch: Callable[[Execution], None],
+    strangers: set[tuple[str, int]] | None = None,
+) -> None:
     """Sorts claimed jobs: settles what needs no user code, and calls `launch` for each unit to drive.
+
+    Versions of workflows that turn out not to be served here are added to `strangers`, for a caller that spares
+    them when it claims: their jobs are left to others at once. Without it they come back after a while.
 
     One job that cannot be handled goes back to the queue and takes no other with it; what is left when
     the database goes away is given back too, as far as it can be.
@@ -50,7 +59,7 @@ async def execute(claimed: Sequence[Claim], runtime: Runtime, launch: Callable[[
     try:
         for claim in claimed:
             if claim.kind not in (states.DELIVER, states.CHECK):
-                workflow = await _admit(claim, runtime)
+                workflow = await _admit(claim, runtime, strangers)
                 if workflow is not None:
                     units.append((claim, workflow))
         await _launch_all(units, runtime, launch)
@@ -102,8 +111,9 @@ async def _deliver(errands: list[Claim], runtime: Runtime) -> None:
         await claims_store.release(runtime.port, errands, delay=LOCKED_DELAY, refund=True, reason="locked")
 
 
-async def _admit(claim: Claim, runtime: Runtime) -> Workflow | None:
+async def _admit(claim: Claim, runtime: Runtime, strangers: set[tuple[str, int]] | None) -> Workflow | None:
     """The definition that the unit is driven by; None for a ghost, which is laid."""
+    delay = VERSION_DELAY
     reason = _ghost(claim)
     if reason is None:
         run = claim.run
@@ -112,7 +122,10 @@ async def _admit(claim: Claim, runtime: Runtime) -> Workflow | None:
         if workflow is not None:
             return workflow
         reason = "version"
-    await _lay(claim, reason, runtime)
+        if strangers is not None:
+            strangers.add((run.workflow, run.version))
+            delay = 0.0
+    await _lay(claim, reason, runtime, delay)
     return None
 
 
@@ -178,7 +191,7 @@ def _ghost(claim: Claim) -> str | None:
     return None if live else "orphan"
 
 
-async def _lay(claim: Claim, reason: str, runtime: Runtime) -> None:
+async def _lay(claim: Claim, reason: str, runtime: Runtime, delay: float) -> None:
     run = claim.run
     name = f"{run.workflow} version {run.version}" if run is not None else "a run that cannot be seen"
     met(reason, claim.job_id, claim.run_id, f"{name} is not executed here")
@@ -192,7 +205,7 @@ async def _lay(claim: Claim, reason: str, runtime: Runtime) -> None:
         await claims_store.release(
             runtime.port,
             [claim],
-            delay=VERSION_DELAY,
+            delay=delay,
             refund=True,
             reason=f"version: no worker here serves {name}",
         )

@@ -15,9 +15,11 @@ from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, PayloadInvalid
 from workflow.executor.attempt import copy_json
 from workflow.failures import describe
-from workflow.plan import Answered, Ask, Completed, Fact, Refused
+from workflow.plan import Answered, Ask, Completed, Fact, Refused, fault
 from workflow.plan.waits import published_text
 
+DEFAULT_PATIENCE = 300.0
+"""Seconds that the gates of a stage may take: an action's default timeout."""
 Call = Callable[[Handler, Any], Awaitable[Any]]
 """Calls a handler with one argument, wherever the runtime runs such code."""
 
@@ -41,6 +43,17 @@ class Question:
         self.path = path
         self._definition = definition
         self._ask = ask
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that asking may take, None for no limit: as long as the action, or as an action by default."""
+        return self._definition.timeout if isinstance(self._definition, Action) else DEFAULT_PATIENCE
+
+    def unanswered(self, seconds: float) -> Fact:
+        """The fact of a question that was not answered in time."""
+        what = "pick" if self._ask.event is not None else "when, precheck or correlate"
+        message = f"{what} took longer than {seconds:g} s"
+        return Refused(self.ordinal, fault(FailureCode.ACTION_TIMEOUT, message, self.path))
 
     async def answer(self, call: Call) -> Fact:
         """Asks; whatever user code raises fails the node and nobody else."""

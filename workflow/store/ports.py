@@ -149,8 +149,10 @@ class AsyncPort:
                 if pipeline.direct:
                     return await pipeline.run(statements)
                 return (await pipeline.run([_LOCALLY, *statements]))[1:]
-            except psycopg.errors.FeatureNotSupported:
-                await self._drop()  # "cached plan must not change result type": a migration ran meanwhile
+            except (psycopg.errors.FeatureNotSupported, psycopg.errors.ReadOnlySqlTransaction):
+                # "cached plan must not change result type": a migration ran meanwhile. Or the server is the primary
+                # no more: the next connection finds the one that is.
+                await self._drop()
                 raise
             finally:
                 if not pipeline.idle:

@@ -376,12 +376,16 @@ def is_connection_lost(error: BaseException) -> bool:
     while cause is not None and not isinstance(cause, psycopg.Error):
         cause = cause.__cause__
     cause = cause or error
-    if isinstance(cause, psycopg.InterfaceError):
+    if isinstance(cause, psycopg.InterfaceError) or getattr(cause, "sqlstate", None) == READ_ONLY:
         return True
     if not isinstance(cause, psycopg.OperationalError):
         return False
     state = cause.sqlstate
     return state is None or state[:2] in ("08", "57", "53", "58")
+
+
+READ_ONLY = "25006"
+"""What a server says that was the primary until a moment ago: the next connection will reach the new one."""
 
 
 def is_passing(error: BaseException) -> bool:

@@ -43,6 +43,8 @@ LONGEST_LOOK: Final = 5.0
 """Seconds, at most, between two looks after leases that no notification has asked for."""
 LONGEST_PAUSE: Final = 5.0
 """Seconds, at most, between two tries while the database is away: so soon does work go on when it is back."""
+LONGEST_REST: Final = 10.0
+"""The same for something in the background that fails again and again for another reason."""
 PATIENCE: Final = 2.0
 """Seconds that a stopping worker gives a database which may be away."""
 MEGABYTE: Final = 2**20
@@ -60,6 +62,8 @@ class WorkerProcess:
         self._hurry = asyncio.Event()
         self._bell = asyncio.Event()
         self._retiring = False
+        self._strangers: set[tuple[str, int]] = set()
+        """Versions of workflows that were met and are not served here: their jobs are left to other workers."""
         self._outage = Outage()
         self._committing = AsyncPort(lambda: parameters, "workflow settle")
         self._claims = AsyncPort(lambda: parameters, "workflow claim")
@@ -245,13 +249,16 @@ class WorkerProcess:
         """Claims and launches; in how many seconds to look again, None to leave."""
         if self._units.stranded:
             await self._release_stranded()
-        claimed, due = await claims_store.claim(self._claims, self.id, room, self._options.queues)
+        sparing = [stranger for stranger in self._strangers if registry.serves(*stranger) is None]
+        claimed, due = await claims_store.claim(
+            self._claims, self.id, room, self._options.queues, sparing=sparing
+        )
         self._outage.back()
         if self._stopping.is_set():
             await claims_store.release(self._claims, claimed, delay=0.0, refund=True)
             return 0
         if claimed:
-            await execute(claimed, self._runtime, self._units.launch)
+            await execute(claimed, self._runtime, self._units.launch, self._strangers)
         if len(claimed) >= room:
             return 0 if len(self._units) < self._options.concurrency else conf.POLL_INTERVAL
         if claimed:
@@ -285,16 +292,21 @@ class WorkerProcess:
 
     async def _forever(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Nothing that goes wrong in the background may end it: timeouts, sweeps and wake-ups would just stop."""
+        pause = 1.0
         while True:
+            begun = self._loop.time()
             try:
                 await work()
                 return
             except Exception as error:
                 if isinstance(error, psycopg.Error) and is_connection_lost(error):
                     self._outage.lost(name, error)
+                    longest = LONGEST_PAUSE
                 else:
                     logger.exception("%s failed and starts anew", name)
-            await asyncio.sleep(1.0)
+                    longest = LONGEST_REST
+            await asyncio.sleep(pause)
+            pause = 1.0 if self._loop.time() - begun > 2 * LONGEST_REST else min(pause * 2, longest)
 
     async def _listen(self) -> None:
         await doorbell_class()(lambda: self._parameters, self._bell.set, self._units.signalled).listen()

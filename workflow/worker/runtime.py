@@ -15,10 +15,10 @@ from asgiref.sync import async_to_sync  # noqa: F401  (imported early: it must n
 from workflow import states
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode
-from workflow.executor import Attempt, Desk, Execution, Question
+from workflow.executor import Attempt, Desk, Execution, Question, clean_connections
 from workflow.plan import Boundary, Change, Fact
 from workflow.store.pipeline import Rows, Statement
-from workflow.store.ports import Port, refresh_connections
+from workflow.store.ports import Port
 from workflow.store.settle import Committer, HistoryRow, Rejected, Settlement
 from workflow.worker.pusher import Pusher
 from workflow.worker.threads import ThreadPool, Work
@@ -183,7 +183,18 @@ class WorkerRuntime:
             running.execution.post(fact, running.attempt)
 
     async def _answer(self, execution: Execution, question: Question) -> None:
-        execution.post(await question.answer(self._call))
+        asking = self._loop.create_task(question.answer(self._call))
+        limit = question.patience
+        try:
+            await asyncio.wait([asking], timeout=limit)
+        finally:
+            if not asking.done():
+                asking.cancel()
+        if asking.done():
+            execution.post(asking.result())
+        elif limit is not None:
+            logger.warning("%s was not answered within %g s", question.path, limit)
+            execution.post(question.unanswered(limit))
 
     async def _call(self, handler: Handler, argument: Any) -> Any:
         if handler.is_async:
@@ -191,20 +202,22 @@ class WorkerRuntime:
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def work() -> tuple[Any, BaseException | None]:
-            refresh_connections()
             try:
-                return handler.fn(argument), None
+                with clean_connections():
+                    return handler.fn(argument), None
             except BaseException as error:
                 return None, error
-            finally:
-                refresh_connections()
 
         def done(result: tuple[Any, BaseException | None]) -> None:
             if not future.done():
                 future.set_result(result)
 
         self._pool.submit(work, done)
-        value, error = await future
+        try:
+            value, error = await future
+        except asyncio.CancelledError:
+            self._pool.abandon(work)
+            raise
         if error is not None:
             raise error
         return value
