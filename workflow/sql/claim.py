@@ -50,6 +50,12 @@ CLAIM: Final = _claim("")
 CLAIM_OF_RUN: Final = _claim(" AND (j.run_id = %s::uuid OR j.run_id IS NULL)")
 """The same for the jobs of one run, and for those of none."""
 
+CLAIM_SPARING: Final = _claim("""
+          AND NOT EXISTS (SELECT FROM workflow_run AS r
+                          JOIN unnest(%s::text[], %s::int[]) AS x(workflow, version) USING (workflow, version)
+                          WHERE r.id = j.run_id)""")
+"""The same without the jobs of these versions of workflows: those that this process is known not to serve."""
+
 _RUN: Final = """
 SELECT r.id::text, r.workflow, r.version, r.fingerprint, r.status, r.input::text, r.state::text, r.context::text,
        r.correlation_id, r.error::text, r.seq

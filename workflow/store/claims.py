@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -61,9 +61,15 @@ class Claim:
 
 
 async def claim(
-    port: Port, worker_id: str, limit: int, queues: Sequence[str] | None, run_id: str | None = None
+    port: Port,
+    worker_id: str,
+    limit: int,
+    queues: Sequence[str] | None,
+    run_id: str | None = None,
+    sparing: Collection[tuple[str, int]] = (),
 ) -> tuple[list[Claim], float | None]:
-    """Takes up to `limit` due jobs, with `run_id` only of that run (and of none).
+    """Takes up to `limit` due jobs, with `run_id` only of that run (and of none), else none of the `sparing`,
+    which are versions of workflows.
 
     Also tells in how many seconds the next one comes due, None for never.
     """
@@ -71,6 +77,9 @@ async def claim(
     which: Statement = (sql.CLAIM, (limit, names, names, limit, worker_id))
     if run_id is not None:
         which = (sql.CLAIM_OF_RUN, (run_id, limit, names, names, limit, worker_id))
+    elif sparing:
+        workflows, versions = texts([name for name, _ in sparing]), plain([number for _, number in sparing])
+        which = (sql.CLAIM_SPARING, (workflows, versions, limit, names, names, limit, worker_id))
     failpoints.hit("claim.before")
     rows, runs, due = await port.run(
         [
