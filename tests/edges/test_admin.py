@@ -443,11 +443,12 @@ def test_the_live_page_is_linked_where_there_is_one(client):
     patterns = [path("admin/", admin.site.urls)]
     with override_settings(ROOT_URLCONF=web.addresses(*patterns)):
         assert "Live page" not in html(client.get(page_of("run", run_id)))
-    live = ([path("runs/<uuid:run_id>/", lambda request, run_id: None, name="run")], "workflow-dashboard")
-    with override_settings(ROOT_URLCONF=web.addresses(*patterns, path("live/", include(live)))):
-        assert f'<a href="/live/runs/{run_id}/" class="viewsitelink">' in html(
-            client.get(page_of("run", run_id))
-        )
+    with override_settings(
+        ROOT_URLCONF=web.addresses(*patterns, path("live/", include("workflow.dashboard.urls")))
+    ):
+        address = f"/live/{run_id}/"
+        assert f'<a href="{address}" class="viewsitelink">' in html(client.get(page_of("run", run_id)))
+        assert client.get(address).status_code == 200
 
 
 def test_the_how_to_has_the_bounds_that_hold():

@@ -92,6 +92,6 @@ def change_link(model: str, pk: object, label: str | None = None) -> SafeString 
 def live_page(run_id: object) -> str | None:
     """The run's page in the dashboard, if the project has one."""
     try:
-        return reverse("workflow-dashboard:run", args=[run_id])
+        return reverse("workflow_dashboard:run", args=[run_id])
     except NoReverseMatch:
         return None
