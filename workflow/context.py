@@ -37,7 +37,7 @@ class Context:
         state: dict[str, Any],
         context: Any,
         correlation_id: str | None,
-        compensating: bool,
+        idempotency_key: str,
         signal: Signal,
         report: Callable[[str, float | None, dict[str, Any]], None],
         steps: Callable[[], Steps],
@@ -50,7 +50,7 @@ class Context:
         self.state = state
         self.context = context
         self.correlation_id = correlation_id
-        self.idempotency_key = f"{node_id}-undo" if compensating else node_id
+        self.idempotency_key = idempotency_key
         self.signal = signal
         self._report = report
         self._steps = steps

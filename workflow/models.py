@@ -243,7 +243,11 @@ class Job(models.Model):
 
 
 class Step(models.Model):
-    """The ledger of durable steps: one row for each key of an execution. Settled rows never change."""
+    """The ledger of durable steps: one row for each key of an execution. Settled rows never change.
+
+    `phase` is `run` or `compensate` for the steps of an action and of its compensation, and `undo` for the compensation
+    of the step of that key. `completed_seq` is set where there is one: the run's history number at that time.
+    """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
     run = models.ForeignKey(Run, models.CASCADE, db_constraint=False, db_index=False, related_name="steps")
@@ -265,7 +269,6 @@ class Step(models.Model):
     parked_xact = models.BigIntegerField(null=True)
     parked_snapshot = models.TextField(null=True)
     event_id = models.UUIDField(null=True)
-    compensated = models.BooleanField(default=False, db_default=False)
     completed_seq = models.IntegerField(null=True)
     created_at = models.DateTimeField(db_default=Now())
     finished_at = models.DateTimeField(null=True)

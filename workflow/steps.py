@@ -22,6 +22,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from workflow import payload
 from workflow.conf import conf
+from workflow.definitions.handlers import taken_arguments
 from workflow.errors import Aborted, FailureCode, StepKeyReused, WaitTimeout
 from workflow.failures import describe
 from workflow.plan import Boundary, StepWrite, compact
@@ -116,14 +117,17 @@ class Steps:
         *args: Any,
         lease: Seconds = 300,
         attempts: int = 1,
+        compensate: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> T:
         """Calls `fn(*args, **kwargs)` once and for all; its result, normalised to JSON, is what a replay gets too.
 
         `lease`: seconds (or a `timedelta`) that one call may take before it counts as lost. `attempts`: calls
-        before its exception is the handler's. Raises `StepKeyReused`, `PayloadInvalid`, and whatever `fn` raises.
+        before its exception is the handler's. `compensate`: called as `compensate()`, with the step's result or with
+        the result and a `ctx` when the saga goes back past this step, also if the action has failed after it; the
+        handler is replayed up to here to find it. Raises `StepKeyReused`, `PayloadInvalid`, and whatever `fn` raises.
         """
-        lease = _check_run(lease, attempts)
+        lease = self._check_run(key, lease, attempts, compensate)
         row = self._open(key, "run")
         if row is not None and row.status == "completed":
             return row.value  # type: ignore[no-any-return]
@@ -139,7 +143,7 @@ class Steps:
                 self._write(self._failed(key, "run", number, error))
                 raise
             normal, text = self._encode(key, value)
-            self._write(self._completed(key, "run", number, text))
+            self._write(self._completed(key, "run", number, text, compensate is not None))
             return normal  # type: ignore[no-any-return]
 
     async def arun(
@@ -149,10 +153,11 @@ class Steps:
         *args: Any,
         lease: Seconds = 300,
         attempts: int = 1,
+        compensate: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> T:
         """`run`, for `async` handlers; `fn` may be `async` or plain."""
-        lease = _check_run(lease, attempts)
+        lease = self._check_run(key, lease, attempts, compensate)
         row = await self._aopen(key, "run")
         if row is not None and row.status == "completed":
             return row.value  # type: ignore[no-any-return]
@@ -170,8 +175,19 @@ class Steps:
                 await self._awrite(self._failed(key, "run", number, error))
                 raise
             normal, text = self._encode(key, value)
-            await self._awrite(self._completed(key, "run", number, text))
+            await self._awrite(self._completed(key, "run", number, text, compensate is not None))
             return normal  # type: ignore[no-any-return]
+
+    def _check_run(
+        self, key: str, lease: Seconds, attempts: int, compensate: Callable[..., Any] | None
+    ) -> float:
+        if compensate is not None:
+            taken_arguments(compensate, f"step {key!r}", "compensate=")
+            if self._attempt.compensating:
+                raise ValueError(f"step {key!r}: compensate= in a compensation, which nothing undoes")
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1_000_000:
+            raise ValueError(f"attempts is a number from 1 to 1,000,000, not {attempts!r}")
+        return _check_seconds("lease", lease, zero=False)
 
     def _encode(self, key: str, value: Any) -> tuple[Any, str]:
         """A step's result as it is kept, and as every replay gives it. Raises `PayloadInvalid`."""
@@ -432,10 +448,10 @@ class Steps:
             self._attempt.ordinal, self._phase, key, "run", "running", attempt=number, lease=float(lease)
         )
 
-    def _completed(self, key: str, kind: str, number: int, text: str) -> StepWrite:
-        return StepWrite(
-            self._attempt.ordinal, self._phase, key, kind, "completed", attempt=number, value=text
-        )
+    def _completed(self, key: str, kind: str, number: int, text: str, compensable: bool = False) -> StepWrite:
+        write = self._step(key, kind, "completed")
+        write.attempt, write.value, write.compensable = number, text, compensable
+        return write
 
     def _failed(self, key: str, kind: str, number: int, error: BaseException) -> StepWrite:
         code = FailureCode.WAIT_TIMEOUT if isinstance(error, WaitTimeout) else FailureCode.ACTION_FAILED
@@ -466,12 +482,6 @@ def _check_seconds(name: str, value: Seconds, *, zero: bool) -> float:
         bounds = f"from 0 to {FOR_EVER:,.0f}" if zero else f"above 0, up to {FOR_EVER:,.0f}"
         raise ValueError(f"{name} is a number of seconds {bounds}, not {value!r}")
     return float(value)
-
-
-def _check_run(lease: Seconds, attempts: int) -> float:
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1_000_000:
-        raise ValueError(f"attempts is a number from 1 to 1,000,000, not {attempts!r}")
-    return _check_seconds("lease", lease, zero=False)
 
 
 def _check_wait(interval: Seconds, timeout: Seconds | None) -> tuple[float, float | None]:

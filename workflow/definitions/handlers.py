@@ -41,6 +41,14 @@ def make_optional(fn: object, place: str, option: str, *, ctx: bool) -> Handler 
     return None if fn is None else make_handler(fn, place, option, ctx=ctx)
 
 
+def taken_arguments(fn: object, place: str, option: str) -> int:
+    """How many arguments a step's compensation takes: none, one, or two if the second is the context."""
+    signature = _signature(_check_callable(fn, place, option))
+    if signature is not None and not signature.parameters:
+        return 0
+    return 2 if make_handler(fn, place, option, ctx=True).wants_ctx else 1
+
+
 def make_backoff(backoff: object, place: str) -> float | Callable[[int], Any] | None:
     """A backoff as seconds, as a plain callable of the failed attempt's number, or None for the default."""
     if backoff is None:

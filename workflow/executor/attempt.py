@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, connections, transaction
@@ -26,6 +26,7 @@ from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused, WaitTimeout
 from workflow.executor.connections import clean_connections, limit_idleness, refresh_ambient_connections
 from workflow.executor.interrupt import UserCode
+from workflow.executor.replay import Found, Replay, Strayed
 from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
 from workflow.signals import Signal
@@ -110,6 +111,7 @@ class Attempt:
         secret_keys: frozenset[str],
         checkpoint: Callable[[int, Any, str | None], Boundary],
         desk: Desk,
+        step: str | None = None,
     ) -> None:
         self.lease = lease
         self.ordinal = ordinal
@@ -133,7 +135,11 @@ class Attempt:
         self._notes: Notes | None = None
         self._last_progress: HistoryEntry | None = None
         self._steps: Steps | None = None
-        handler = action.compensate_handler if compensating else action.run_handler
+        self._undoing = step
+        """The key of the step that is to be undone: its handler is called again to find out how."""
+        self._is_replaying = step is not None
+        self._replay: Replay | None = None
+        handler = action.compensate_handler if compensating and step is None else action.run_handler
         assert handler is not None
         self.handler: Handler = handler
         self.is_async = handler.is_async
@@ -141,7 +147,7 @@ class Attempt:
     @property
     def atomic(self) -> bool:
         """Whether the handler runs in one transaction with its checkpoint."""
-        return self.action.atomic and not self.handler.is_async
+        return self.action.atomic and not self.handler.is_async and self._undoing is None
 
     # --- running --------------------------------------------------------------------------------
 
@@ -175,15 +181,53 @@ class Attempt:
             return self._failure(error)
 
     def _call(self) -> Any:
-        argument = self._argument()
-        arguments = (argument, self._make_context()) if self.handler.wants_ctx else (argument,)
+        if self._undoing is not None:
+            return self._aundo_step() if self.handler.is_async else self._undo_step()
         if self.handler.is_async:
-            return self.handler.fn(*arguments)
+            return self._enter()
         with self.user_code:
-            value = self.handler.fn(*arguments)
-            if inspect.isawaitable(value):  # a plain wrapper around an async function
-                return async_to_sync(_awaited)(value)
-            return value
+            return _finished(self._enter())
+
+    def _enter(self) -> Any:
+        argument = self._argument()
+        context = (self._make_context(),) if self.handler.wants_ctx else ()
+        return self.handler.fn(argument, *context)
+
+    def _undo_step(self) -> None:
+        with self.user_code:
+            try:
+                _finished(self._enter())
+            except BaseException as error:
+                found = self._found(error)
+            else:
+                found = self._found(None)
+            _finished(found.call(self._make_context()))
+
+    async def _aundo_step(self) -> None:
+        try:
+            await self._enter()
+        except BaseException as error:
+            found = self._found(error)
+        else:
+            found = self._found(None)
+        value = found.call(self._make_context())
+        if inspect.isawaitable(value):
+            await value
+
+    def _found(self, error: BaseException | None) -> Found:
+        """The way back that the handler has led to, if it has; `error` is what it has ended with."""
+        self.signal.raise_if_aborted()
+        ended = None if self._replay is None else self._replay.ended
+        if isinstance(ended, Found):
+            self._is_replaying = False
+            return ended
+        if ended is not None:
+            raise ended
+        if error is not None:
+            raise error
+        raise Strayed(
+            f"step {self._undoing!r} cannot be undone: its handler ended without coming to it again"
+        )
 
     def _run_atomic(self) -> Outcome:
         using = conf.DATABASE
@@ -257,7 +301,7 @@ class Attempt:
 
     def _argument(self) -> Any:
         adapter = self.action.input_adapter
-        if adapter is None or self.compensating:
+        if adapter is None or (self.compensating and self._undoing is None):
             return copy_json(self.state)
         try:
             return validated(adapter, self.state)
@@ -274,13 +318,26 @@ class Attempt:
             state=copy_json(self.state),
             context=None if self._context is None else json.loads(self._context),
             correlation_id=self._correlation_id,
-            compensating=self.compensating,
+            idempotency_key=self._idempotency_key(),
             signal=self.signal,
             report=self._report,
             steps=self._make_steps,
         )
 
+    def _idempotency_key(self) -> str:
+        """The same for all attempts of one piece of work; a replay is given the one that its handler had."""
+        key = self.lease.node(self.ordinal)
+        if not self.compensating or self._is_replaying:
+            return key
+        return f"{key}-undo" if self._undoing is None else f"{key}-undo-{self._undoing}"
+
     def _make_steps(self) -> Steps:
+        if self._is_replaying:
+            assert self._undoing is not None
+            self._replay = Replay(self, self.lease.run_id, self.lease.node(self.ordinal), self._undoing)
+            return cast(Steps, self._replay)  # it has the same methods
+        if self._undoing is not None:
+            raise RuntimeError(f"{self.path}: ctx.step is refused in the compensation of a step")
         if self.atomic:
             raise RuntimeError(
                 f"{self.path}: ctx.step is refused in an atomic=True action, whose transaction is its checkpoint"
@@ -317,7 +374,7 @@ class Attempt:
             code = FailureCode.PAYLOAD_INVALID
         elif isinstance(error, WaitTimeout):
             code = FailureCode.WAIT_TIMEOUT
-        final = isinstance(error, Fatal | StepKeyReused) or code in NEVER_RETRIED
+        final = isinstance(error, Fatal | StepKeyReused | Strayed) or code in NEVER_RETRIED
         delay = error.delay if isinstance(error, Retry) else None
         described = describe(cause, code, self.path)
         return self.failed(described, delay=delay, final=final, notes=notes)
@@ -366,6 +423,8 @@ class Attempt:
     # --- notes ----------------------------------------------------------------------------------
 
     def _report(self, name: str, progress: float | None, data: dict[str, Any]) -> None:
+        if self._is_replaying:
+            return  # it was reported when the handler did it
         if progress is None:
             entry = HistoryEntry(name, self.path, compact(data))
         else:
@@ -394,6 +453,11 @@ class Attempt:
         with self._lock:
             notes, self._notes, self._last_progress = self._notes, None, None
         return notes
+
+
+def _finished(value: Any) -> Any:
+    """What a plain function returned, also if that is a plain wrapper around an async one."""
+    return async_to_sync(_awaited)(value) if inspect.isawaitable(value) else value
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

@@ -244,4 +244,5 @@ class Execution:
             secret_keys=self.workflow.secret_keys,
             checkpoint=self._plan.checkpoint,
             desk=self._runtime.desk(self),
+            step=start.step,
         )

@@ -41,7 +41,6 @@ class Migration(migrations.Migration):
                 ("parked_xact", models.BigIntegerField(null=True)),
                 ("parked_snapshot", models.TextField(null=True)),
                 ("event_id", models.UUIDField(null=True)),
-                ("compensated", models.BooleanField(db_default=False, default=False)),
                 ("completed_seq", models.IntegerField(null=True)),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("finished_at", models.DateTimeField(null=True)),

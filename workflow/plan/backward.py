@@ -1,7 +1,9 @@
 """The saga going backward: completed actions are undone one by one, the newest completed first. Pure.
 
-Each compensation has attempts of its own. One that fails for good is written on its node, which
-stays `completed`, and the walk goes on; the run keeps the error that triggered it.
+So are completed steps that were given a compensation, each in its own place, also those of an action
+that failed. Each compensation has attempts of its own, an action's counted on its node, a step's in the
+ledger (phase `undo`). One that fails for good is written there, a node stays `completed`, and the walk goes
+on; the run keeps the error that triggered it.
 """
 
 from __future__ import annotations
@@ -24,12 +26,16 @@ from workflow.plan.boundary import (
     Move,
     Notes,
     Start,
+    StepWrite,
     Suspended,
 )
 from workflow.plan.draft import Draft
 from workflow.plan.faults import compact, fault, loss, reason
-from workflow.plan.snapshot import RunSnapshot
+from workflow.plan.snapshot import RunSnapshot, state_before
 from workflow.states import COMPENSATED, COMPLETED
+
+UNDO = "undo"
+"""The phase of the ledger rows that tell of a step's compensation."""
 
 
 class Undo:
@@ -47,8 +53,14 @@ class Undo:
             for ordinal, node in enumerate(run.nodes)
             if node.error is not None and node.error.get("code") == FailureCode.COMPENSATION_FAILED
         ]
+        self._failures.extend(
+            path
+            for step in run.steps
+            if step.failed and (path := tree.nodes[step.ordinal].path) not in self._failures
+        )
         self._left = self._order()
-        """What is still to be undone, the next one last."""
+        """What is still to be undone, the next one last: actions, and steps by their keys."""
+        self._step_attempt = {(step.ordinal, step.key): step.attempt for step in run.steps}
         self._draft = Draft([node.status for node in run.nodes], self._attempt)
 
     def begin(self) -> Move:
@@ -57,14 +69,15 @@ class Undo:
         if self.inflight:
             return self._draft.close()  # a plan that is made anew adopts what is still at work
         if self._left:
-            ordinal = self._left[-1]
-            if self.run.nodes[ordinal].due_in is not None:  # it suspended itself, which spends no attempt
+            ordinal, step = self._left[-1]
+            # One that suspended itself spends no attempt.
+            if step is None and self.run.nodes[ordinal].due_in is not None:
                 self._attempt[ordinal] -= 1
-            elif self._is_lost_for_good(ordinal):
+            elif self._is_lost_for_good():
                 seen = self.run.last_error or FailureCode.LEASE_HEARTBEAT_LOST
-                message = f"attempt {self._attempt[ordinal]} was lost with its worker ({seen})"
+                message = f"attempt {self._number()} was lost with its worker ({seen})"
                 path = self.tree.nodes[ordinal].path
-                self._failed(ordinal, fault(FailureCode.COMPENSATION_FAILED, message, path))
+                self._failed(fault(FailureCode.COMPENSATION_FAILED, message, path))
         return self._next()
 
     def advance(self, facts: Iterable[Fact]) -> Move:
@@ -74,26 +87,25 @@ class Undo:
             if fact.ordinal not in self.inflight:
                 continue
             self.inflight.discard(fact.ordinal)
-            if not self._left or fact.ordinal != self._left[-1]:
+            if not self._left or fact.ordinal != self._left[-1][0]:
                 continue  # it settled itself before the plan was made anew
             if isinstance(fact, Completed):
                 self._note(fact.notes)
-                self._undone(fact.ordinal, fact.settled)
+                self._undone(fact.settled)
             elif isinstance(fact, Suspended):
                 return self._suspend(fact)
             elif isinstance(fact, Failed):
                 self._note(fact.notes)
-                if not fact.final and self._attempt[fact.ordinal] < self._limit(fact.ordinal):
+                if not fact.final and self._number() < self._limit(fact.ordinal):
                     return self._retry(fact)
-                self._failed(fact.ordinal, {**fact.error, "code": FailureCode.COMPENSATION_FAILED})
+                self._failed({**fact.error, "code": FailureCode.COMPENSATION_FAILED})
         return self._next()
 
     def release(self) -> Move:
         """Gives the walk back unfinished: a stopping worker spends no attempt."""
         self._open().refund = True
-        for ordinal in self.inflight:
-            self._attempt[ordinal] -= 1
-            self._draft.change(ordinal, COMPLETED, compensate_attempt=self._attempt[ordinal])
+        if self.inflight:
+            self._count(-1)
         return self._release(0.0)
 
     def checkpoint(self, ordinal: int, output: Any, text: str | None) -> Boundary:
@@ -107,43 +119,89 @@ class Undo:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _order(self) -> list[int]:
+    def _order(self) -> list[tuple[int, str | None]]:
         failed = set(self._failures)
-        undoable = [
-            (row.completed_seq or 0, node.ordinal)
+        # A step adds nothing to the history: the entries up to its number were there before it.
+        undoable: list[tuple[int, int, int, int, str | None]] = [
+            (step.seq, 1, place, step.ordinal, step.key)
+            for place, step in enumerate(self.run.steps)
+            if not step.failed
+        ]
+        undoable += [
+            (row.completed_seq or 0, 0, 0, node.ordinal, None)
             for node, row in zip(self.tree.nodes, self.run.nodes, strict=True)
             if row.status == COMPLETED
             and isinstance(node.definition, Action)
             and node.definition.compensate_handler is not None
             and node.path not in failed
         ]
-        return [ordinal for _, ordinal in sorted(undoable)]
+        return [entry[3:] for entry in sorted(undoable, key=lambda entry: entry[:4])]
+
+    def _number(self) -> int:
+        """The attempt in hand."""
+        ordinal, step = self._left[-1]
+        return self._attempt[ordinal] if step is None else self._step_attempt[ordinal, step]
+
+    def _count(self, by: int) -> int:
+        """Writes that the attempt in hand is the next one, or, with -1, that it was none."""
+        ordinal, step = self._left[-1]
+        if step is None:
+            self._attempt[ordinal] += by
+            self._draft.change(ordinal, COMPLETED, compensate_attempt=self._attempt[ordinal])
+        else:
+            self._step_attempt[ordinal, step] += by
+            self._write("running")
+        return self._number()
+
+    def _write(self, status: str, error: str | None = None) -> None:
+        """Brings the ledger row of the step's compensation in hand up to date."""
+        ordinal, step = self._left[-1]
+        assert step is not None
+        attempt = self._step_attempt[ordinal, step]
+        write = StepWrite(ordinal, UNDO, step, "run", status, attempt=attempt, error=error)
+        steps = self._draft.move.boundary.steps
+        # One boundary may both end a step's compensation and start it again, and a row is written once in it.
+        steps[:] = [known for known in steps if (known.ordinal, known.key) != (ordinal, step)]
+        steps.append(write)
 
     def _limit(self, ordinal: int) -> int:
         definition = self.tree.nodes[ordinal].definition
         assert isinstance(definition, Action)
         return definition.compensate_attempts
 
-    def _is_lost_for_good(self, ordinal: int) -> bool:
+    def _is_lost_for_good(self) -> bool:
         """Whether the attempt in hand was lost with its worker and is not to be tried again."""
-        attempt = self._attempt[ordinal]
+        attempt = self._number()
         capped = loss(self.run.last_error) == FailureCode.LEASE_ABSOLUTE_CAP
-        return attempt >= self._limit(ordinal) or (capped and attempt > 0)
+        return attempt >= self._limit(self._left[-1][0]) or (capped and attempt > 0)
 
-    def _undone(self, ordinal: int, settled: bool) -> None:
-        self._left.pop()
-        if not settled:
-            data = compact({"attempt": self._attempt[ordinal]})
-            self._draft.say(states.EVENT_ACTION_COMPENSATED, self.tree.nodes[ordinal].path, data)
-            self._draft.change(ordinal, COMPENSATED)
-
-    def _failed(self, ordinal: int, error: dict[str, Any]) -> None:
-        self._left.pop()
+    def _undone(self, settled: bool) -> None:
+        ordinal, step = self._left[-1]
         path = self.tree.nodes[ordinal].path
-        self._failures.append(path)
-        data = compact({"attempt": self._attempt[ordinal], "error": error})
-        self._draft.say(states.EVENT_ACTION_COMPENSATION_FAILED, path, data)
-        self._draft.change(ordinal, COMPLETED, error=compact(error))
+        if step is not None:
+            self._write("completed")
+            fields = {"step": step, "attempt": self._number()}
+            self._draft.say(
+                states.EVENT_LOG, path, compact({"message": f"step {step} compensated", "fields": fields})
+            )
+        elif not settled:
+            data = compact({"attempt": self._attempt[ordinal]})
+            self._draft.say(states.EVENT_ACTION_COMPENSATED, path, data)
+            self._draft.change(ordinal, COMPENSATED)
+        self._left.pop()
+
+    def _failed(self, error: dict[str, Any]) -> None:
+        ordinal, step = self._left[-1]
+        path = self.tree.nodes[ordinal].path
+        if path not in self._failures:
+            self._failures.append(path)
+        data = {"attempt": self._number(), "error": error} | ({} if step is None else {"step": step})
+        self._draft.say(states.EVENT_ACTION_COMPENSATION_FAILED, path, compact(data))
+        if step is None:
+            self._draft.change(ordinal, COMPLETED, error=compact(error))
+        else:
+            self._write("failed", compact(error))
+        self._left.pop()
 
     def _note(self, notes: Notes | None) -> None:
         """What a compensation logs; the progress of its node is that of the action."""
@@ -159,8 +217,7 @@ class Undo:
         return self._release(fact.delay)
 
     def _retry(self, fact: Failed) -> Move:
-        attempt = self._attempt[fact.ordinal]
-        data = {"attempt": attempt, "error": fact.error, "delay": fact.delay, "compensation": True}
+        data = {"attempt": self._number(), "error": fact.error, "delay": fact.delay, "compensation": True}
         path = self.tree.nodes[fact.ordinal].path
         self._draft.say(states.EVENT_ACTION_RETRYING, path, compact(data), fact.delay)
         if fact.delay <= 0:
@@ -178,11 +235,12 @@ class Undo:
     def _next(self) -> Move:
         if not self._left:
             return self._over()
-        ordinal = self._left[-1]
-        attempt = self._attempt[ordinal] = self._attempt[ordinal] + 1
-        self._draft.change(ordinal, COMPLETED, compensate_attempt=attempt)
+        ordinal, step = self._left[-1]
+        attempt = self._count(1)
         self.inflight.add(ordinal)
-        self._draft.move.starts.append(Start(ordinal, attempt, self.run.state, compensation=True))
+        # A step is found again by its handler, which has to be started as it was then.
+        state = self.run.state if step is None else state_before(self.tree, self.run, ordinal)
+        self._draft.move.starts.append(Start(ordinal, attempt, state, compensation=True, step=step))
         return self._draft.close()
 
     def _over(self) -> Move:

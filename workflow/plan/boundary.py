@@ -95,6 +95,8 @@ class StepWrite:
     poll: float | None = None
     event: str | None = None
     correlation: str | None = None
+    compensable: bool = False
+    """It is completed, and the walk back is to undo it."""
 
 
 @dataclass(slots=True)
@@ -140,6 +142,8 @@ class Start:
     attempt: int
     state: dict[str, Any]
     compensation: bool = False
+    step: str | None = None
+    """The key of the step that is to be undone, instead of the action: `state` is what its handler was started with."""
 
 
 @dataclass(slots=True)

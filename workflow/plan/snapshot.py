@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from workflow.definitions import Tree
-from workflow.plan.layout import needed
-from workflow.states import COMPLETED, PENDING
+from workflow.plan.layout import needed, visible
+from workflow.states import COMPENSATED, COMPLETED, PENDING
 
-__all__ = ["NodeSnapshot", "RunSnapshot", "fold", "merged", "needed", "nest", "seed", "standing"]
+__all__ = [
+    "NodeSnapshot",
+    "RunSnapshot",
+    "StepSnapshot",
+    "fold",
+    "merged",
+    "needed",
+    "nest",
+    "seed",
+    "standing",
+    "state_before",
+]
 
 
 @dataclass(slots=True)
@@ -25,6 +36,20 @@ class NodeSnapshot:
     error: dict[str, Any] | None = None
     completed_seq: int | None = None
     wait_outcome: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepSnapshot:
+    """A completed step that can be undone, of the node `ordinal`. `seq`: the run's as the step was completed.
+
+    `attempt`: how often its compensation was started; `failed`: it has failed for good.
+    """
+
+    ordinal: int
+    key: str
+    seq: int
+    attempt: int = 0
+    failed: bool = False
 
 
 @dataclass(slots=True)
@@ -44,6 +69,8 @@ class RunSnapshot:
     """The job's: how often it was claimed, this time included, less what was given back."""
     seq: int | None = None
     """The run's, when `state` was read. The nodes may be read later: outputs of a higher number are not in it yet."""
+    steps: list[StepSnapshot] = field(default_factory=list)
+    """For a walk back: the steps that are not undone, in the order in which they were completed."""
 
 
 def seed(value: Any) -> dict[str, Any]:
@@ -71,7 +98,18 @@ def fold(
 
 def standing(tree: Tree, nodes: list[NodeSnapshot], among: Iterable[int]) -> list[int]:
     """Which of these nodes have an output that stands, in the order of their completion."""
-    found = [n for n in among if nodes[n].output is not None and nodes[n].status == COMPLETED]
+    return _with_output(nodes, among, (COMPLETED,))
+
+
+def state_before(tree: Tree, run: RunSnapshot, ordinal: int) -> dict[str, Any]:
+    """The state that an action was started with, also where what came before it is undone by now."""
+    among = (n for first, last in visible(tree, ordinal) for n in range(first, last + 1) if n != ordinal)
+    outputs = _with_output(run.nodes, among, (COMPLETED, COMPENSATED))
+    return merged(tree, run.nodes, seed(run.input), outputs)
+
+
+def _with_output(nodes: list[NodeSnapshot], among: Iterable[int], statuses: tuple[str, ...]) -> list[int]:
+    found = [n for n in among if nodes[n].output is not None and nodes[n].status in statuses]
     found.sort(key=lambda n: nodes[n].completed_seq or 0)
     return found
 

@@ -12,4 +12,14 @@ WHERE s.run_id = %s::uuid AND s.node_id = %s::uuid AND s.phase = %s
 """
 """All steps of one execution, in one read however many there are."""
 
+LOAD_UNDOABLE: Final = """
+SELECT s.run_id::text, s.node_id::text, s.key, s.completed_seq, coalesce(u.attempt, 0), coalesce(u.status = 'failed', false)
+FROM workflow_step AS s
+LEFT JOIN workflow_step AS u ON u.run_id = s.run_id AND u.node_id = s.node_id AND u.phase = 'undo' AND u.key = s.key
+WHERE s.run_id = ANY(%s::uuid[]) AND s.phase = 'run' AND s.status = 'completed' AND s.completed_seq IS NOT NULL
+  AND u.status IS DISTINCT FROM 'completed'
+ORDER BY s.completed_seq, s.finished_at, s.key
+"""
+"""The steps of these runs that a walk back is to undo, or could not, in the order in which they were completed."""
+
 LOAD_STEP: Final = LOAD_STEPS.rstrip() + " AND s.key = %s\n"

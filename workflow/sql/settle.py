@@ -117,7 +117,7 @@ WHERE n.id = x.node
 WRITE_STEPS: Final = """
 INSERT INTO workflow_step AS s (id, run_id, node_id, phase, key, kind, status, attempt, value, error, lease_token,
                                 lease_until, deadline, next_poll_at, wait_event, wait_correlation,
-                                parked_at, parked_xact, parked_snapshot, created_at, finished_at)
+                                parked_at, parked_xact, parked_snapshot, created_at, finished_at, completed_seq)
 SELECT x.id, x.run, x.node, x.phase, x.key, x.kind, x.status, x.attempt, x.value::jsonb, x.error::jsonb,
        CASE WHEN x.lease IS NOT NULL THEN x.token END,
        now() + x.lease * interval '1 second', now() + x.deadline * interval '1 second',
@@ -125,12 +125,13 @@ SELECT x.id, x.run, x.node, x.phase, x.key, x.kind, x.status, x.attempt, x.value
        CASE WHEN x.event IS NOT NULL THEN clock_timestamp() END,
        CASE WHEN x.event IS NOT NULL THEN pg_current_xact_id()::text::bigint END,
        CASE WHEN x.event IS NOT NULL THEN pg_current_snapshot()::text END,
-       now(), CASE WHEN x.status IN ('completed', 'failed') THEN now() END
+       now(), CASE WHEN x.status IN ('completed', 'failed') THEN clock_timestamp() END,
+       CASE WHEN x.compensable THEN r.seq END
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::text[],
             %s::text[], %s::int[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::float8[], %s::text[],
-            %s::text[])
+            %s::text[], %s::bool[])
      AS x(boundary, run, token, id, node, phase, key, kind, status, attempt, value, error, lease, deadline, poll,
-          event, correlation)
+          event, correlation, compensable)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 ON CONFLICT (run_id, node_id, phase, key) DO UPDATE
 SET kind = excluded.kind, status = excluded.status, attempt = excluded.attempt, value = excluded.value,
@@ -143,11 +144,12 @@ SET kind = excluded.kind, status = excluded.status, attempt = excluded.attempt, 
                        ELSE coalesce(s.parked_xact, excluded.parked_xact) END,
     parked_snapshot = CASE WHEN s.status = 'failed' THEN excluded.parked_snapshot
                            ELSE coalesce(s.parked_snapshot, excluded.parked_snapshot) END,
-    finished_at = excluded.finished_at
+    finished_at = excluded.finished_at, completed_seq = excluded.completed_seq
 WHERE s.status <> 'completed'
 """
 """Ledger rows. Guard: one that is settled stays as it is. A deadline is fixed when a step first parks; a step
-that failed and is opened again by a retry gets a new one."""
+that failed and is opened again by a retry gets a new one. One that can be undone keeps where in the run's history
+it was completed: with `finished_at`, which tells steps of one transaction apart, its place in the walk back."""
 
 UPDATE_JOBS: Final = """
 UPDATE workflow_job AS j

@@ -11,10 +11,11 @@ from uuid import UUID
 from workflow import failpoints, ids, states
 from workflow.definitions import Tree
 from workflow.plan import NodeSnapshot, RunSnapshot
-from workflow.plan.snapshot import needed
+from workflow.plan.snapshot import StepSnapshot, needed
 from workflow.sql import claim as sql
+from workflow.sql import ledger as ledger_sql
 from workflow.sql.arrays import plain, texts
-from workflow.store.pipeline import Statement
+from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
 from workflow.store.settle import Lease
 
@@ -126,14 +127,25 @@ async def snapshots(port: Port, claims: Iterable[tuple[Claim, Tree]]) -> list[Ru
             ranges = needed(tree, claimed.ordinal if claimed.kind == states.UNIT else 0)
         low.extend(ids.node_id_text(run.id, first) for first, _ in ranges)
         high.extend(ids.node_id_text(run.id, last) for _, last in ranges)
-    rows = (await port.run([(sql.LOAD_NODES, (plain(low), plain(high)))]))[0] if low else []
-    by_run: dict[str, list[tuple[Any, ...]]] = {}
+    back = [claimed.run_id for claimed, _ in claims if claimed.kind == states.COMPENSATE]
+    statements: list[Statement] = [(sql.LOAD_NODES, (plain(low), plain(high)))] if low else []
+    if back:  # one always reads its whole tree too
+        statements.append((ledger_sql.LOAD_UNDOABLE, (plain(back),)))
+    found = await port.run(statements) if statements else []
+    nodes, steps = _by_run(found[0] if low else []), _by_run(found[-1] if back else [])
+    return [
+        _snapshot(c, tree, nodes.get(c.run_id or "", []), steps.get(c.run_id or "", [])) for c, tree in claims
+    ]
+
+
+def _by_run(rows: Rows) -> dict[str, Rows]:
+    by_run: dict[str, Rows] = {}
     for row in rows:
         by_run.setdefault(row[0], []).append(row)
-    return [_snapshot(claimed, tree, by_run.get(claimed.run_id or "", [])) for claimed, tree in claims]
+    return by_run
 
 
-def _snapshot(claimed: Claim, tree: Tree, rows: list[tuple[Any, ...]]) -> RunSnapshot | Misfit:
+def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapshot | Misfit:
     run = claimed.run
     assert run is not None
     try:
@@ -164,7 +176,20 @@ def _snapshot(claimed: Claim, tree: Tree, rows: list[tuple[Any, ...]]) -> RunSna
         job_attempt=claimed.attempt,
         seq=run.seq,
         last_error=claimed.last_error,
+        steps=_step_snapshots(steps, places),
     )
+
+
+def _step_snapshots(rows: Rows, places: tuple[int, ...] | None) -> list[StepSnapshot]:
+    found = []
+    for _, node, key, seq, attempt, failed in rows:
+        ordinal = ids.ordinal_of_text(node)
+        if places is not None:
+            if ordinal not in places:
+                continue  # its action is gone from the definition, and its way back with it
+            ordinal = places.index(ordinal)
+        found.append(StepSnapshot(ordinal, key, seq, attempt, failed))
+    return found
 
 
 def _places(tree: Tree, rows: list[tuple[Any, ...]]) -> tuple[int, ...]:

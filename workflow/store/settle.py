@@ -182,6 +182,7 @@ def _steps(batch: Sequence[Settlement]) -> list[Statement]:
         plain([step.poll for _, step in rows]),
         texts([step.event for _, step in rows]),
         texts([step.correlation for _, step in rows]),
+        plain([step.compensable for _, step in rows]),
     )
     return [(sql.WRITE_STEPS, parameters)]
 
