@@ -220,12 +220,20 @@ def detail_lines(status: RunStatus) -> list[str]:
     ]
     for title, value in values:
         lines += ["", f"{printable(title)}:", *("  " + line for line in json_lines(value))]
-    errors = [("the run", status.run.error), *((node.path, node.error) for node in status.nodes)]
-    for title, error in errors:
-        if isinstance(error, dict) and error.get("traceback"):
-            text = str(error["traceback"]).splitlines()
-            lines += ["", f"traceback of {printable(title)}:", *("  " + printable(line) for line in text)]
+    for title, traceback in _tracebacks(status):
+        text = [printable(line) for line in traceback.splitlines()]
+        lines += ["", f"traceback of {printable(title)}:", *("  " + line for line in text)]
     return lines
+
+
+def _tracebacks(status: RunStatus) -> list[tuple[str, str]]:
+    """(the node where it happened, its traceback), each once: what is around a failed node carries the same error."""
+    errors = [*((node.path, node.error) for node in status.nodes), ("the run", status.run.error)]
+    found: dict[tuple[str, str], None] = {}
+    for path, error in errors:
+        if isinstance(error, dict) and error.get("traceback"):
+            found[str(error.get("node") or path), str(error["traceback"])] = None
+    return list(found)
 
 
 def run_view(

@@ -216,6 +216,28 @@ def test_detail_adds_input_state_outputs_and_tracebacks():
     assert "traceback of order.pay.charge:\n  File 1\n    line\\x1b[2J" in text
 
 
+def test_a_traceback_is_shown_once_at_the_node_where_it_happened():
+    refused = {"code": "ACTION_FAILED", "node": "order.pay.charge", "traceback": "File 1\nno funds"}
+    stuck = {"code": "COMPENSATION_FAILED", "node": "order.pay.reserve", "traceback": "File 1\nno funds"}
+    status = tree(
+        an_action("charge", error=refused),
+        an_action("reserve", error=stuck),
+        run=SomeRun(status=states.FAILED, error=refused),
+    )
+    for node in status.nodes[:2]:  # the pipeline and the stage failed because the action did
+        node.error = refused
+    text = "\n".join(terminal.run_lines(status, NOW, detail=True))
+    assert text.count("traceback of order.pay.charge:\n  File 1\n  no funds") == 1
+    assert text.count("traceback of order.pay.reserve:\n  File 1\n  no funds") == 1
+    assert text.count("traceback of") == 2
+
+
+def test_a_traceback_of_the_run_alone_is_shown_as_the_runs():
+    error = {"code": "WORKFLOW_UNKNOWN", "node": None, "traceback": "File 1"}
+    text = "\n".join(terminal.run_lines(tree(run=SomeRun(error=error)), NOW, detail=True))
+    assert text.endswith("traceback of the run:\n  File 1")
+
+
 def test_a_run_in_colours_shows_the_same_facts():
     status = tree(
         an_action("charge", status=states.RUNNING, attempt=2, progress=50.0),
