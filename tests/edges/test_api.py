@@ -740,6 +740,25 @@ def test_an_unknown_field_of_any_spelling_is_shown_as_text(client):
         error(post(client, f"{ROOT}dispatch/", surrogate), 422, "REQUEST_INVALID")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "loc", "rule"),
+    [
+        ("dispatch/", {"workflow": "a\0"}, ["workflow"], "must not hold a NUL character"),
+        ("cancel/", {"filter": {}}, ["filter"], "the filter must name a workflow, a status, a correlation or ids"),
+        (
+            "retry/",
+            {"filter": {"status": "failed", "ids": [str(NOBODY)]}},
+            ["filter"],
+            "ids can't be combined with other conditions",
+        ),
+    ],
+)  # fmt: skip
+def test_a_rule_of_ours_is_said_without_the_words_of_a_library(client, path, body, loc, rule):
+    refused = error(post(client, f"{ROOT}{path}", body), 422, "REQUEST_INVALID")
+    assert refused["message"] == f"{loc[0]}: {rule}"
+    assert refused["details"] == [{"type": "value_error", "loc": loc, "msg": rule}]
+
+
 # --- POST <uuid>/retry|cancel|resume/ -----------------------------------------------------------
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, LiteralString
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from workflow import bulk, history
 from workflow.manager import arguments
@@ -24,14 +25,19 @@ def _plain_digits(value: object) -> object:
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
 
 
+def _wrong(rule: LiteralString) -> PydanticCustomError:
+    """What is wrong with a value, said as it is: before a ValueError's text pydantic puts "Value error, "."""
+    return PydanticCustomError("value_error", rule)
+
+
 def _storable(value: str) -> str:
     """What a text column can hold; the lengths are for the fields to say."""
     if "\0" in value:
-        raise ValueError("must not hold a NUL character")
+        raise _wrong("must not hold a NUL character")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError("must not hold half a surrogate pair") from None
+        raise _wrong("must not hold half a surrogate pair") from None
     return value
 
 
@@ -140,9 +146,9 @@ class Filter(Body):
     def _says_which(self) -> Filter:
         named = [self.workflow, self.status, self.correlation]
         if self.ids is None and named == [None, None, None]:
-            raise ValueError("the filter must name a workflow, a status, a correlation or ids")
+            raise _wrong("the filter must name a workflow, a status, a correlation or ids")
         if self.ids is not None and named != [None, None, None]:
-            raise ValueError("ids can't be combined with other conditions")
+            raise _wrong("ids can't be combined with other conditions")
         return self
 
 
