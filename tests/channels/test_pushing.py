@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,8 +22,9 @@ from django.db import connection, transaction
 from tests.channels.conftest import MEMORY, NONE, PATIENCE, Redis, cookie_of, opened, redis_layer
 from tests.kitchen import workflows as kitchen
 from tests.support.web import ORDER, completed, waiting
-from workflow import progress, workflows
+from workflow import Action, Stage, Workflow, progress, workflows
 from workflow.models import Run, RunEvent
+from workflow.registry import registry
 from workflow.store.ports import connection_parameters
 from workflow.testing import drain
 
@@ -93,7 +95,7 @@ def agrees(messages: list[dict[str, Any]], run_id: UUID) -> None:
         assert message["type"] == "workflow.event"
         assert message["run_id"] == str(run_id)
         assert (message["name"], message["node"]) == (entry["name"], entry["node"])
-        data = {k: v for k, v in (entry["data"] or {}).items() if k not in ("name", "type", "due_at")}
+        data = {k: v for k, v in (entry["data"] or {}).items() if k not in ("name", "type")}
         assert data.items() <= message.items()
 
 
@@ -106,6 +108,22 @@ def test_a_worker_pushes_the_history_one_for_one_and_in_order() -> None:
         agrees(layer.of(run_id), run_id)
     everything = [message for group, message in layer.sent if group == "workflow"]
     assert len(everything) == RunEvent.objects.count()
+
+
+def test_what_drain_pushes_says_when_a_retry_is_due() -> None:
+    def shaky(state: dict[str, Any]) -> None:
+        raise RuntimeError("not yet")
+
+    layer = use(Recording())
+    with registry.isolated():
+        definition = Workflow("shaky", stages=[Stage("s", actions=[Action("a", shaky, backoff=30)])])
+        run_id = workflows.dispatch(definition, {}).run_id
+        drain()
+    (retrying,) = [m for m in layer.of(run_id) if m["name"] == "action.retrying"]
+    assert datetime.fromisoformat(retrying["due_at"]) == datetime.fromisoformat(retrying["at"]) + timedelta(
+        seconds=30
+    )
+    agrees(layer.of(run_id), run_id)
 
 
 def test_commands_push_after_their_commit_and_nothing_when_it_is_undone() -> None:

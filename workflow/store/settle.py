@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 import psycopg
@@ -317,18 +318,13 @@ def history_rows(settlement: Settlement) -> list[HistoryRow]:
     """What a settled boundary has appended; nothing for one that was refused."""
     if not settlement.seq:
         return []
-    run_id, entries = settlement.lease.run_id, settlement.boundary.history
-    rows: list[HistoryRow] = [
-        (
-            run_id,
-            seq,
-            entry.name,
-            entry.node,
-            settlement.at,
-            None if entry.data is None else json.loads(entry.data),
-        )
-        for seq, entry in enumerate(entries, settlement.seq - len(entries) + 1)
-    ]
+    run_id, entries, at = settlement.lease.run_id, settlement.boundary.history, settlement.at
+    rows: list[HistoryRow] = []
+    for seq, entry in enumerate(entries, settlement.seq - len(entries) + 1):
+        data = None if entry.data is None else json.loads(entry.data)
+        if entry.due is not None and at is not None:
+            data = {**(data or {}), "due_at": (at + timedelta(seconds=entry.due)).isoformat()}
+        rows.append((run_id, seq, entry.name, entry.node, at, data))
     rows.extend((run_id, seq, name, node, settlement.at, None) for seq, name, node in settlement.extra)
     return rows
 
