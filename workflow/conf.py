@@ -28,7 +28,7 @@ class Setting:
     """One key of ``WORKFLOW``.
 
     ``unit`` decides the type: "seconds" (a number or a ``timedelta``), "days" (a number), "bytes" (a whole
-    number); with "" the default tells: a whole number, a string, or a list of strings. ``default`` is a
+    number); with "" the default tells: a number, a whole number, a string, or a list of strings. ``default`` is a
     value, or a function of ``Conf`` for one that follows from other settings.
     """
 
@@ -41,7 +41,7 @@ class Setting:
 
     def fault(self, value: object) -> str | None:
         """What is wrong with ``value``, or None."""
-        if self.unit in {"seconds", "days"}:
+        if self.unit in {"seconds", "days"} or isinstance(self.default, float):
             return self._number_fault(value)
         if isinstance(self.default, int):
             if isinstance(value, bool) or not isinstance(value, int):
@@ -57,8 +57,8 @@ class Setting:
         if isinstance(value, timedelta) and self.unit == "seconds":
             return self._bounds_fault(value.total_seconds())
         if isinstance(value, bool) or not isinstance(value, int | float):
-            kinds = "a number of seconds or a timedelta" if self.unit == "seconds" else "a number of days"
-            return f"must be {kinds}, not {_show(value)}"
+            kinds = {"seconds": "a number of seconds or a timedelta", "days": "a number of days"}
+            return f"must be {kinds.get(self.unit, 'a number')}, not {_show(value)}"
         try:
             number = float(value)
         except OverflowError:
@@ -127,6 +127,15 @@ SETTINGS: tuple[Setting, ...] = (
         "SWEEP_INTERVAL", 15, 0.01, "How often a worker looks for stale leases, expired waits and stuck runs."
     ),
     _seconds("SHUTDOWN_GRACE", 30, 0, "How long a stopping worker waits for the handlers that it runs."),
+    _seconds("MAX_BACKOFF", 3600, 0.01, "The longest wait between two attempts, whatever is asked for."),
+    Setting(
+        "BACKOFF_JITTER",
+        0.0,
+        "",
+        0,
+        "The part of each backoff by which it is lengthened or shortened at random.",
+        1,
+    ),
     Setting("RETENTION_DAYS", 7, "days", 0, "Age at which workflow:prune drops finished runs.", 36_525),
     Setting(
         "MAX_PAYLOAD_BYTES",
@@ -156,6 +165,8 @@ class Conf:
     STUCK_THRESHOLD: float
     SWEEP_INTERVAL: float
     SHUTDOWN_GRACE: float
+    MAX_BACKOFF: float
+    BACKOFF_JITTER: float
     RETENTION_DAYS: float
     MAX_PAYLOAD_BYTES: int
     REDACT: list[str]

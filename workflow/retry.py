@@ -1,9 +1,8 @@
-"""How long to wait after a failed attempt. Pure: no clock, no randomness, so the same failure waits the
-same time.
+"""How long to wait after a failed attempt. Pure: no clock, no settings, no randomness of its own.
 
 Without a ``backoff`` an inline action waits 1 s times the attempt, a queued one 0.5 s doubling with each
 attempt; a number of seconds or a ``timedelta`` b means b times the attempt; a callable is asked. Nothing
-waits longer than ``MAX_BACKOFF``. Jitter is what a callable may add.
+waits longer than ``longest``. ``jittered`` spreads delays, for those who ask for it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ import inspect
 from collections.abc import Callable
 from datetime import timedelta
 
-MAX_BACKOFF = 3600.0  # seconds
-_MAX_DOUBLINGS = 13  # 0.5 s doubled as often is past MAX_BACKOFF; 2.0 ** 1024 would overflow
+MAX_BACKOFF = 3600.0
+"""Seconds that nothing waits longer than, unless ``WORKFLOW["MAX_BACKOFF"]`` says otherwise."""
+_MAX_DOUBLINGS = 64  # 0.5 s doubled as often is past any limit that can be set; 2.0 ** 1024 would overflow
 
 Backoff = int | float | timedelta | Callable[[int], "int | float | timedelta"] | None
 
@@ -28,35 +28,43 @@ class BackoffInvalid(Exception):
         self.default_delay = default_delay
 
 
-def delay(backoff: Backoff, attempt: int, via: str) -> float:
-    """Seconds from the failure of ``attempt`` (1-based) to the next, from 0 to ``MAX_BACKOFF``.
+def delay(backoff: Backoff, attempt: int, via: str, longest: float = MAX_BACKOFF) -> float:
+    """Seconds from the failure of ``attempt`` (1-based) to the next, from 0 to ``longest``.
 
     ``via`` is the placement, "inline" or "queue". Raises ``BackoffInvalid``, but only for a callable.
     """
     if backoff is None:
-        return default_delay(attempt, via)
+        return default_delay(attempt, via, longest)
     if isinstance(backoff, timedelta):
-        return _capped(backoff.total_seconds(), attempt)
+        return _capped(backoff.total_seconds(), attempt, longest)
     if isinstance(backoff, int | float):
-        return _capped(backoff, attempt)
-    return _asked(backoff, attempt, default_delay(attempt, via))
+        return _capped(backoff, attempt, longest)
+    return _asked(backoff, attempt, default_delay(attempt, via, longest), longest)
 
 
-def default_delay(attempt: int, via: str) -> float:
+def default_delay(attempt: int, via: str, longest: float = MAX_BACKOFF) -> float:
     """The delay of an action that names no backoff, in seconds."""
     if via == "queue":
-        return min(0.5 * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS), MAX_BACKOFF)
-    return float(min(attempt, MAX_BACKOFF))
+        return min(0.5 * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS), float(longest))
+    return float(min(attempt, longest))
 
 
-def _capped(base: float, attempt: int) -> float:
+def jittered(seconds: float, jitter: float, chance: float, longest: float = MAX_BACKOFF) -> float:
+    """A delay lengthened or shortened by at most its ``jitter``-th part, never past ``longest``.
+
+    ``chance`` decides by how much: 0 is the shortest, 1 the longest it can get, 0.5 leaves it as it is.
+    """
+    return min(max(seconds * (1 + jitter * (2 * chance - 1)), 0.0), float(longest))
+
+
+def _capped(base: float, attempt: int, longest: float) -> float:
     # Both are bounded before they are multiplied: a huge whole number does not fit a float.
-    if base >= MAX_BACKOFF:
-        return MAX_BACKOFF
-    return min(float(base) * min(attempt, 2**53), MAX_BACKOFF)
+    if base >= longest:
+        return float(longest)
+    return min(float(base) * min(attempt, 2**53), float(longest))
 
 
-def _asked(backoff: Callable[[int], object], attempt: int, default: float) -> float:
+def _asked(backoff: Callable[[int], object], attempt: int, default: float, longest: float) -> float:
     try:
         answer = backoff(attempt)
     except (Exception, SystemExit) as error:
@@ -70,4 +78,4 @@ def _asked(backoff: Callable[[int], object], attempt: int, default: float) -> fl
         raise BackoffInvalid(f"the backoff function must return a number of seconds, not a {kind}", default)
     if not 0 <= answer < float("inf"):  # NaN fails this too
         raise BackoffInvalid("the backoff function must return a finite number, 0 or more", default)
-    return float(min(answer, MAX_BACKOFF))
+    return float(min(answer, longest))

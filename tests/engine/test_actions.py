@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import random
 import uuid
 from datetime import date, timedelta
 from decimal import Decimal
@@ -344,6 +345,38 @@ def test_a_backoff_that_is_no_use_ends_the_attempt_with_the_default_delay(backof
     advance(1)
     drain(handle.run_id)
     assert handle.status().run.status == "compensated"
+
+
+def delays_of(action: Action, rounds: int) -> list[float]:
+    status = run_through(staged(action), seconds=10_000, rounds=rounds)
+    entries = RunEvent.objects.filter(run_id=status.run.id, name="action.retrying").order_by("seq")
+    return [entry.data["delay"] for entry in entries]
+
+
+def test_nothing_waits_longer_than_the_setting_allows(settings: Any) -> None:
+    settings.WORKFLOW = {**settings.WORKFLOW, "MAX_BACKOFF": 15}
+
+    def fail(state: dict[str, Any], ctx: Any) -> None:
+        if ctx.attempt == 3:
+            raise Retry(delay=600)
+        raise RuntimeError("no")
+
+    assert delays_of(Action("fail", fail, backoff=10, attempts=4), 4) == [10, 15, 15]
+
+
+def test_jitter_spreads_backoffs_when_it_is_asked_for_and_leaves_what_retry_names(settings: Any) -> None:
+    settings.WORKFLOW = {**settings.WORKFLOW, "BACKOFF_JITTER": 0.25}
+
+    def fail(state: dict[str, Any], ctx: Any) -> None:
+        if ctx.attempt == 9:
+            raise Retry(delay=100)
+        raise RuntimeError("no")
+
+    random.seed(7)
+    *spread, named = delays_of(Action("fail", fail, backoff=lambda attempt: 100, attempts=10), 10)
+    assert named == 100
+    assert len(set(spread)) == 8
+    assert all(75 <= delay <= 125 for delay in spread)
 
 
 def test_fatal_fails_without_another_attempt_and_retry_names_its_own_delay() -> None:

@@ -1,5 +1,6 @@
 import itertools
 import math
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.retry import MAX_BACKOFF, BackoffInvalid, delay
+from workflow.conf import MAX_SECONDS, conf
+from workflow.retry import MAX_BACKOFF, BackoffInvalid, delay, jittered
 
 HUGE = [46, 47, 1023, 1025, 10**6, 10**30]
 
@@ -90,6 +92,45 @@ def test_an_async_callable_is_refused_without_a_warning() -> None:
 
     with pytest.raises(BackoffInvalid, match="not a coroutine"):
         delay(backoff, 1, "inline")  # type: ignore[arg-type]
+
+
+def test_the_default_cap_is_the_settings_default() -> None:
+    assert conf.MAX_BACKOFF == MAX_BACKOFF == 3600
+
+
+@pytest.mark.parametrize("backoff", [None, 7, timedelta(minutes=5), lambda attempt: 10**9], ids=str)
+@pytest.mark.parametrize("via", ["inline", "queue"])
+@pytest.mark.parametrize("longest", [0.01, 30, 3600, MAX_SECONDS])
+def test_another_cap_holds_for_every_kind_of_backoff(backoff: Any, via: str, longest: float) -> None:
+    waits = [delay(backoff, attempt, via, longest) for attempt in [1, *HUGE]]
+    assert all(0 < wait <= longest for wait in waits)
+    assert waits[-1] == min(longest, 10**9 if callable(backoff) else longest)
+
+
+def test_the_default_after_a_useless_answer_is_capped_too() -> None:
+    with pytest.raises(BackoffInvalid) as caught:
+        delay(lambda attempt: math.nan, 10**6, "queue", 90)
+    assert caught.value.default_delay == 90
+
+
+def test_jitter_lengthens_or_shortens_by_its_part_at_most() -> None:
+    dice = random.Random(4)
+    waits = [jittered(100, 0.2, dice.random()) for _ in range(1000)]
+    assert all(80 <= wait <= 120 for wait in waits)
+    assert min(waits) < 82
+    assert max(waits) > 118
+    assert [jittered(100, 0.2, chance) for chance in (0, 0.5, 1)] == [80, 100, 120]
+
+
+def test_without_jitter_a_delay_stays_as_it_is() -> None:
+    assert [jittered(7.5, 0, chance) for chance in (0, 0.3, 1)] == [7.5, 7.5, 7.5]
+
+
+def test_jitter_never_makes_a_delay_negative_or_longer_than_the_cap() -> None:
+    assert jittered(10, 1, 0) == 0
+    assert jittered(0, 1, 1) == 0
+    assert jittered(3600, 1, 1) == MAX_BACKOFF
+    assert jittered(50, 0.5, 1, longest=60) == 60
 
 
 @given(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -389,13 +390,19 @@ class Attempt:
     ) -> Failed:
         """The fact of a failed attempt; without a `delay` of its own the action's backoff says how long to wait."""
         if delay is None and not final:
-            try:
-                delay = retry.delay(self.action.backoff, self.number, self.action.via)
-            except retry.BackoffInvalid as invalid:
-                logger.warning("%s: %s; waiting %.1f s", self.path, invalid, invalid.default_delay)
-                error = {**error, "message": f"{error['message']} [{invalid}]"}
-                delay = invalid.default_delay
-        return Failed(self.ordinal, error, min(delay or 0.0, retry.MAX_BACKOFF), final, notes)
+            delay, error = self._backoff(error)
+        return Failed(self.ordinal, error, min(delay or 0.0, conf.MAX_BACKOFF), final, notes)
+
+    def _backoff(self, error: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        """How long the next attempt waits, and the error, which says so if the backoff function is at fault."""
+        longest = conf.MAX_BACKOFF
+        try:
+            seconds = retry.delay(self.action.backoff, self.number, self.action.via, longest)
+        except retry.BackoffInvalid as invalid:
+            seconds = invalid.default_delay
+            logger.warning("%s: %s; waiting %.1f s", self.path, invalid, seconds)
+            error = {**error, "message": f"{error['message']} [{invalid}]"}
+        return retry.jittered(seconds, conf.BACKOFF_JITTER, random.random(), longest), error
 
     def timed_out(self, code: FailureCode, seconds: float) -> Failed:
         """The fact of an attempt whose time is up."""
