@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from workflow.blanks import Blanks
 from workflow.conf import conf
 from workflow.errors import RunNotFound
 from workflow.models import Node, Run, RunEvent
-from workflow.redact import masks, redact, redact_error, secrets_of, under_its_key
+from workflow.redact import masks, redact_entry, secrets_of, under_its_key
 
 MOST: Final = 1_000
 """Entries of one page, at most."""
@@ -44,11 +45,11 @@ def latest(run_id: UUID, count: int, secrets: Iterable[str]) -> list[Entry]:
     return shown(_rows(run_id, 0, "-seq", count), secrets)
 
 
-def secrets_of_run(run_id: UUID) -> frozenset[str]:
+def secrets_of_run(run_id: UUID) -> Blanks:
     """What is masked in the run's data and must not be seen in its texts either."""
     run = _runs(run_id).values_list("workflow", "input", "state", "context").first() if masks() else None
     if run is None or not masks(run[0]):
-        return frozenset()
+        return Blanks()
     workflow, given, *others = run
     nodes = Node.objects.using(conf.DATABASE).filter(run_id=run_id, output__isnull=False)
     outputs = [under_its_key(path, output) for path, output in nodes.values_list("path", "output")]
@@ -57,17 +58,10 @@ def secrets_of_run(run_id: UUID) -> frozenset[str]:
 
 def shown(entries: Iterable[Entry], secrets: Iterable[str]) -> list[Entry]:
     """The entries, masked."""
-    return [entry._replace(data=_shown(entry.data, secrets)) for entry in entries]
-
-
-def _shown(data: dict[str, Any] | None, secrets: Iterable[str]) -> dict[str, Any] | None:
-    if data is None:
-        return None
-    known = {*secrets, *secrets_of(data)}
-    masked: dict[str, Any] = redact(data, secrets=known)
-    if isinstance(masked.get("error"), Mapping):  # its code, node and type are never masked
-        return {**masked, "error": redact_error(data["error"], secrets=known)}
-    return masked
+    return [
+        entry._replace(data=None if entry.data is None else redact_entry(entry.data, secrets))
+        for entry in entries
+    ]
 
 
 def _runs(run_id: UUID) -> Any:

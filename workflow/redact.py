@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import Secret, SecretBytes, SecretStr
 
+from workflow.blanks import Blanks, blank
 from workflow.conf import conf
 from workflow.registry import registry
 from workflow.results import NodeInfo, RunInfo, RunStatus
@@ -108,7 +109,7 @@ def redact(
     keys = _keys(patterns, workflow)
     if keys is None:
         return value
-    return _redact(value, keys, _longest_first({*secrets, *_secrets(value, keys)}))
+    return _redact(value, keys, _blanks(secrets, _secrets(value, keys)))
 
 
 def redact_text(
@@ -116,7 +117,7 @@ def redact_text(
 ) -> str:
     """`text` with the values of matching keys masked, as far as they can be recognised, and all `secrets`."""
     keys = _keys(patterns, workflow)
-    return text if keys is None else _redact_text(text, keys, _longest_first(set(secrets)))
+    return text if keys is None else _redact_text(text, keys, _blanks(secrets))
 
 
 def redact_error(
@@ -124,13 +125,28 @@ def redact_error(
 ) -> Any:
     """A run's or node's `error` with its texts masked; its code, node and type are never touched."""
     keys = _keys(patterns, workflow)
-    return error if keys is None else _redact_error(error, keys, _longest_first(set(secrets)))
+    return error if keys is None else _redact_error(error, keys, _blanks(secrets))
 
 
-def secrets_of(*values: Any, patterns: Patterns = None, workflow: str | None = None) -> frozenset[str]:
-    """The texts that stand under matching keys of `values`: what must not be seen elsewhere either."""
+def redact_entry(data: dict[str, Any], secrets: Iterable[str] = ()) -> dict[str, Any]:
+    """What an entry of a run's history carries; its `error` is treated as `redact_error` treats it."""
+    keys = _keys(None)
+    if keys is None:
+        return data
+    blanks = _blanks(secrets, _secrets(data, keys))
+    masked: dict[str, Any] = _redact(data, keys, blanks)
+    if isinstance(masked.get("error"), Mapping):
+        masked["error"] = _redact_error(data["error"], keys, blanks)
+    return masked
+
+
+def secrets_of(*values: Any, patterns: Patterns = None, workflow: str | None = None) -> Blanks:
+    """The texts that stand under matching keys of `values`: what must not be seen elsewhere either.
+
+    Made for many calls of the functions here: hand over this very object, not a set made of it.
+    """
     keys = _keys(patterns, workflow)
-    return frozenset() if keys is None else frozenset(_secrets_of_all(keys, *values))
+    return Blanks() if keys is None else _secrets_of_all(keys, *values)
 
 
 def redact_status(status: RunStatus, patterns: Patterns = None) -> RunStatus:
@@ -140,11 +156,11 @@ def redact_status(status: RunStatus, patterns: Patterns = None) -> RunStatus:
         return status
     run, nodes = status.run, status.nodes
     outputs = (under_its_key(node.path, node.output) for node in nodes)
-    secrets = _secrets_of_all(keys, under_its_key("input", run.input), run.state, *outputs)
+    blanks = (_secrets_of_all(keys, under_its_key("input", run.input), run.state, *outputs),)
     return status.model_copy(
         update={
-            "run": _redact_run(run, keys, secrets),
-            "nodes": [_redact_model(node, node.path, keys, secrets) for node in nodes],
+            "run": _redact_run(run, keys, blanks),
+            "nodes": [_redact_model(node, node.path, keys, blanks) for node in nodes],
         }
     )
 
@@ -154,14 +170,14 @@ def redact_run(run: RunInfo, patterns: Patterns = None) -> RunInfo:
     keys = _keys(patterns, run.workflow)
     if keys is None:
         return run
-    return _redact_run(run, keys, _secrets_of_all(keys, under_its_key("input", run.input), run.state))
+    return _redact_run(run, keys, (_secrets_of_all(keys, under_its_key("input", run.input), run.state),))
 
 
-def _redact_run(run: RunInfo, keys: re.Pattern[str], secrets: tuple[str, ...]) -> RunInfo:
-    return _redact_model(run, "input", keys, secrets)
+def _redact_run(run: RunInfo, keys: re.Pattern[str], blanks: tuple[Blanks, ...]) -> RunInfo:
+    return _redact_model(run, "input", keys, blanks)
 
 
-def _redact_model(model: Model, path: str, keys: re.Pattern[str], secrets: tuple[str, ...]) -> Model:
+def _redact_model(model: Model, path: str, keys: re.Pattern[str], blanks: tuple[Blanks, ...]) -> Model:
     """`path` is where the model's input or output stands that is no dict."""
     changes: dict[str, Any] = {}
     for name in ("input", "state", "output", "error"):
@@ -169,20 +185,20 @@ def _redact_model(model: Model, path: str, keys: re.Pattern[str], secrets: tuple
         if value is None:
             continue
         if name == "error":
-            changes[name] = _redact_error(value, keys, secrets)
+            changes[name] = _redact_error(value, keys, blanks)
         elif isinstance(value, dict):
-            changes[name] = _redact(value, keys, secrets)
+            changes[name] = _redact(value, keys, blanks)
         else:
-            (changes[name],) = _redact(under_its_key(path, value), keys, secrets).values()
+            (changes[name],) = _redact(under_its_key(path, value), keys, blanks).values()
     return model.model_copy(update=changes)
 
 
-def _redact(value: Any, keys: re.Pattern[str], secrets: tuple[str, ...]) -> Any:
+def _redact(value: Any, keys: re.Pattern[str], blanks: tuple[Blanks, ...]) -> Any:
     if isinstance(value, str):
-        return _redact_text(value, keys, secrets)
+        return _redact_text(value, keys, blanks)
     if isinstance(value, Mapping):
         copy = {
-            key: MASK if _masked(key, keys) and item is not None else _redact(item, keys, secrets)
+            key: MASK if _masked(key, keys) and item is not None else _redact(item, keys, blanks)
             for key, item in value.items()
         }
         # One of pydantic's errors: what was wrong with the field that `loc` leads to.
@@ -190,7 +206,7 @@ def _redact(value: Any, keys: re.Pattern[str], secrets: tuple[str, ...]) -> Any:
             copy["input"] = MASK
         return copy
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_redact(item, keys, secrets) for item in value]
+        return [_redact(item, keys, blanks) for item in value]
     return MASK if isinstance(value, (SecretStr, SecretBytes, Secret)) else value
 
 
@@ -198,20 +214,20 @@ def _parts(loc: Any) -> Iterable[Any]:
     return loc if isinstance(loc, (list, tuple)) else ()
 
 
-def _redact_error(error: Any, keys: re.Pattern[str], secrets: tuple[str, ...]) -> Any:
+def _redact_error(error: Any, keys: re.Pattern[str], blanks: tuple[Blanks, ...]) -> Any:
     if not isinstance(error, Mapping):
-        return _redact(error, keys, secrets)
+        return _redact(error, keys, blanks)
     structural = {"code", "node", "type"}
     return {
-        name: value if name in structural else _redact_error_part(value, keys, secrets)
+        name: value if name in structural else _redact_error_part(value, keys, blanks)
         for name, value in error.items()
     }
 
 
-def _redact_error_part(value: Any, keys: re.Pattern[str], secrets: tuple[str, ...]) -> Any:
+def _redact_error_part(value: Any, keys: re.Pattern[str], blanks: tuple[Blanks, ...]) -> Any:
     if isinstance(value, list):  # compensation_failures: errors again
-        return [_redact_error(item, keys, secrets) for item in value]
-    return _redact(value, keys, secrets)
+        return [_redact_error(item, keys, blanks) for item in value]
+    return _redact(value, keys, blanks)
 
 
 def _secrets(value: Any, keys: re.Pattern[str], under: bool = False) -> set[str]:
@@ -230,18 +246,18 @@ def _secrets(value: Any, keys: re.Pattern[str], under: bool = False) -> set[str]
     return {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
-def _secrets_of_all(keys: re.Pattern[str], *values: Any) -> tuple[str, ...]:
-    return _longest_first(set().union(*(_secrets(value, keys) for value in values)))
+def _secrets_of_all(keys: re.Pattern[str], *values: Any) -> Blanks:
+    return Blanks(set().union(*(_secrets(value, keys) for value in values)))
 
 
-def _longest_first(secrets: set[str]) -> tuple[str, ...]:
-    # A secret that contains another goes first, or a part of it would be left standing.
-    return tuple(sorted(secrets, key=len, reverse=True))
+def _blanks(given: Iterable[str], own: Iterable[str] = ()) -> tuple[Blanks, ...]:
+    """What is to be blanked. Many things are masked by the same `given`, which is therefore taken as it is."""
+    known = Blanks(given)
+    return known, Blanks(text for text in own if text not in known)
 
 
-def _redact_text(text: str, keys: re.Pattern[str], secrets: tuple[str, ...]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, MASK)
+def _redact_text(text: str, keys: re.Pattern[str], blanks: tuple[Blanks, ...]) -> str:
+    text = blank(text, MASK, *blanks)
     text = _FIELD_ERROR.sub(lambda match: _mask_field(match, keys), text)
     parts: list[str] = []
     done = 0
