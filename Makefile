@@ -56,15 +56,10 @@ test: $(STAMP)
 HOST ?= 127.0.0.1
 PORT ?= 8000
 
-# All run in the background, so that the shell hears a signal at once; they are then told to leave with SIGTERM.
 serve: $(STAMP)
 	@$(MANAGE) migrate --verbosity 0
 	@$(MANAGE) shop_login --address http://$(HOST):$(PORT)/dashboard/
-	@trap 'kill $$worker $$stream $$web 2>/dev/null; wait' EXIT; trap 'exit 0' INT TERM; \
-	$(MANAGE) workflow:worker & worker=$$!; \
-	$(MANAGE) shop_stream >/dev/null & stream=$$!; \
-	DEBUG=1 $(PY) -m daphne -v 0 -b $(HOST) -p $(PORT) example_project.asgi:application & web=$$!; \
-	wait $$web
+	@exec $(PY) -m example_project.serve $(HOST) $(PORT)
 
 bench: $(STAMP)
 	$(PY) -m bench $(ARGS)
