@@ -61,6 +61,7 @@ class Host(Protocol):
     lease: Lease
     ordinal: int
     path: str
+    number: int
     compensating: bool
     is_async: bool
     state: dict[str, Any]
@@ -92,6 +93,7 @@ class _Row:
     value: Any
     deadline: float | None
     """On this process's monotonic clock, from what was left on the database's when it was read."""
+    error: dict[str, Any] | None
 
 
 class Steps:
@@ -406,7 +408,12 @@ class Steps:
             raise self._reused(
                 f"step {key!r} is a {row.kind} in the ledger, and a {kind} here: the handler has changed"
             )
-        return None if row is not None and row.status == "failed" else row
+        if row is None or row.status != "failed":
+            return row
+        # A wait that has timed out does so again when its handler is replayed; the next attempt waits anew.
+        if row.kind != "run" and row.error is not None and row.error.get("attempt") == self._attempt.number:
+            raise WaitTimeout(row.error["message"])
+        return None
 
     def _check_key(self, key: str) -> None:
         self._attempt.signal.raise_if_aborted()
@@ -455,7 +462,7 @@ class Steps:
 
     def _failed(self, key: str, kind: str, number: int, error: BaseException) -> StepWrite:
         code = FailureCode.WAIT_TIMEOUT if isinstance(error, WaitTimeout) else FailureCode.ACTION_FAILED
-        text = compact(describe(error, code, self._attempt.path))
+        text = compact({**describe(error, code, self._attempt.path), "attempt": self._attempt.number})
         return StepWrite(self._attempt.ordinal, self._phase, key, kind, "failed", attempt=number, error=text)
 
 
@@ -468,9 +475,13 @@ def _on_a_loop() -> bool:
 
 
 def _row(row: tuple[Any, ...]) -> _Row:
-    _, kind, status, attempt, value, deadline, _ = row
+    _, kind, status, attempt, value, deadline, error = row
     end = None if deadline is None else time.monotonic() + deadline
-    return _Row(kind, status, attempt, None if value is None else json.loads(value), end)
+    return _Row(kind, status, attempt, _json(value), end, _json(error))
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
 
 
 def _check_seconds(name: str, value: Seconds, *, zero: bool) -> float:

@@ -198,8 +198,10 @@ class Workflows:
         store.retry(conf.DATABASE, check.run_id(run_id), path, data, _to_reset)
 
     def resume(self, run_id: RunId, payload: Any = None, *, by: str | None = None) -> None:
-        """Satisfy every wait that the run is parked on with ``payload``, as if that had been the event's.
+        """Satisfy all that the run is parked on with ``payload``, as if that had been the event's.
 
+        That is every parked wait stage, and every ``ctx.step.wait_event`` and ``wait_for`` on which a handler,
+        of a compensation too, is suspended: ``payload`` is what it returns there. A ``ctx.step.sleep`` goes on.
         Raises ``RunConflict`` when nothing is parked, and ``PayloadInvalid``.
         """
         text = payloads.dumps(payload, "payload", conf.MAX_PAYLOAD_BYTES)

@@ -188,6 +188,11 @@ WHERE n.run_id = %(run)s AND n.path = ANY(%(paths)s::text[]) AND n.status IN ('c
 """
 """What is done again from the start starts with an empty ledger; what merely failed goes on from its own."""
 
+REOPEN_STEPS: Final = """
+UPDATE workflow_step SET error = error - 'attempt' WHERE run_id = %(run)s AND status = 'failed'
+"""
+"""Attempts count from 1 again: a wait that has timed out before the retry is not taken for one of the new attempt's."""
+
 RESET_NODES: Final = """
 UPDATE workflow_node
 SET status = 'pending', attempt = 0, compensate_attempt = 0, progress = NULL, output = NULL, error = NULL,
@@ -294,6 +299,50 @@ FROM history ORDER BY seq
 """
 """The units of those waits go on: a job that is there is due now, one at work hears the signal, else there is
 a new one. One history entry for each wait.
+"""
+
+RESOLVE_STEPS: Final = """
+WITH answered AS (
+    UPDATE workflow_step AS s
+    SET status = 'completed', value = %(payload)s::jsonb, finished_at = clock_timestamp(),
+        wait_event = NULL, wait_correlation = NULL, next_poll_at = NULL
+    FROM workflow_node AS n
+    WHERE s.run_id = %(run)s AND s.status = 'waiting' AND s.kind IN ('event', 'poll')
+      AND n.id = s.node_id AND n.run_id = %(run)s
+      AND CASE s.phase WHEN 'run' THEN n.status = 'waiting' ELSE n.status = 'completed' AND n.due_at IS NOT NULL END
+    RETURNING s.id, s.node_id, s.phase, s.key, n.path, n.unit
+), due AS (
+    UPDATE workflow_node AS n SET due_at = now() FROM answered WHERE n.id = answered.node_id AND n.due_at > now()
+)
+SELECT path, CASE phase WHEN 'run' THEN unit ELSE 0 END, key FROM answered ORDER BY id
+"""
+"""Settles the ledger rows on which handlers are suspended, `wait_event` and `wait_for`, unless an event, an answer or
+the timeout was first: with the payload, and with the ordinal of whose job goes on (0: the compensation's).
+
+Guard: the row waits, and so does its node. A handler that has been called again since decides by itself, from rows
+that it has read already.
+"""
+
+WAKE_HANDLERS: Final = """
+WITH run AS (
+    UPDATE workflow_run SET updated_at = now(), seq = seq + cardinality(%(paths)s::text[])
+    WHERE id = %(run)s
+    RETURNING id, seq - cardinality(%(paths)s::text[]) AS seq
+), job AS (
+    UPDATE workflow_job AS j SET available_at = least(j.available_at, now())
+    FROM run WHERE j.run_id = run.id AND j.node_id = ANY(%(units)s::uuid[]) AND j.lease_token IS NULL
+), history AS (
+    INSERT INTO workflow_runevent (run_id, seq, name, node, at, data)
+    SELECT run.id, run.seq + h.position, 'log', h.path, now(),
+           %(data)s::jsonb || jsonb_build_object('message', 'step answered', 'fields', jsonb_build_object('step', h.key))
+    FROM run
+    CROSS JOIN unnest(%(paths)s::text[], %(keys)s::text[]) WITH ORDINALITY AS h(path, key, position)
+    RETURNING run_id, seq, name, node, at, data
+)
+SELECT run_id, seq, name, node, at, data, pg_notify('workflow_job', '') FROM history ORDER BY seq
+"""
+"""Their handlers are due now, and one entry for each step says who answered it. The run's status stays: the handler's
+own `resumed` follows when it is called again.
 """
 
 # --- events -------------------------------------------------------------------------------------

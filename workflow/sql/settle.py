@@ -208,13 +208,26 @@ ON CONFLICT (run_id, node_id) DO NOTHING
 being added when the wait is over."""
 
 CHECK_STEPS: Final = """
+WITH parked AS MATERIALIZED (
+    SELECT s.id, s.status, s.node_id, x.job, r.id AS run, r.queue, r.priority
+    FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[])
+         AS x(boundary, run, job, node, phase, key)
+    JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+    JOIN workflow_step AS s ON s.run_id = x.run AND s.node_id = x.node AND s.phase = x.phase AND s.key = x.key
+), due AS (
+    UPDATE workflow_node AS n SET due_at = now()
+    FROM parked WHERE parked.status = 'completed' AND n.id = parked.node_id AND n.due_at > now()
+), woken AS (
+    UPDATE workflow_job AS j SET available_at = now()
+    FROM parked WHERE parked.status = 'completed' AND j.id = parked.job AND j.lease_token IS NULL
+)
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
-SELECT gen_random_uuid(), 'check', r.id, s.id, r.queue, r.priority, now()
-FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[]) AS x(boundary, run, node, phase, key)
-JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
-JOIN workflow_step AS s ON s.run_id = x.run AND s.node_id = x.node AND s.phase = x.phase AND s.key = x.key
+SELECT gen_random_uuid(), 'check', parked.run, parked.id, parked.queue, parked.priority, now()
+FROM parked WHERE parked.status = 'waiting'
 ON CONFLICT (run_id, node_id) DO NOTHING
 """
+"""A job that looks for missed events for each ledger row that parks. A row that was waiting before its handler read it
+may have been settled since: then the handler is due at once, for nobody else would wake it."""
 
 WAKE_UNITS: Final = f"""
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)

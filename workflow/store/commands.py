@@ -328,30 +328,42 @@ def retry(
         parameters = {"run": run_id, "paths": texts(again), "data": _text(data), "job": ids.new_id()}
         if again:
             _execute(using, sql.FORGET_STEPS, parameters)
+        _execute(using, sql.REOPEN_STEPS, {"run": run_id})
         _execute(using, sql.RESET_NODES, parameters)
         _execute(using, sql.REOPEN_LAST, parameters)
         _announce(using, _rows(using, sql.RETRY, parameters))
 
 
 def resume(using: str, run_id: uuid.UUID, payload: str, data: dict[str, Any]) -> None:
-    """Resolves every parked wait of the run with ``payload`` (JSON text).
+    """Resolves all that the run is parked on with ``payload`` (JSON text): wait stages, and steps that wait.
 
     Raises ``RunNotFound``, and ``RunConflict`` when nothing is parked.
     """
     with transaction.atomic(using=using):
-        _lock(using, run_id, (states.RUNNING, states.WAITING), "resumed")
+        _lock(using, run_id, (states.RUNNING, states.WAITING, states.COMPENSATING), "resumed")
         waits = _rows(using, sql.RESOLVE_WAITS, {"run": run_id, "outcome": f'{{"payload":{payload}}}'})
-        if not waits:
-            raise RunConflict(f"run {run_id} is not parked on an event, so it can't be resumed")
-        units = sorted({unit for _, unit in waits})
-        parameters = {
-            "run": run_id,
-            "paths": texts(path for path, _ in waits),
-            "units": plain(ids.node_id(run_id, unit) for unit in units),
-            "jobs": plain(ids.new_id() for _ in units),
-            "data": _text(data),
-        }
-        _announce(using, _rows(using, sql.WAKE, parameters))
+        steps = _rows(using, sql.RESOLVE_STEPS, {"run": run_id, "payload": payload})
+        if not waits and not steps:
+            raise RunConflict(f"run {run_id} is not parked on an event or a poll, so it can't be resumed")
+        if waits:
+            units = sorted({unit for _, unit in waits})
+            parameters = {
+                "run": run_id,
+                "paths": texts(path for path, _ in waits),
+                "units": plain(ids.node_id(run_id, unit) for unit in units),
+                "jobs": plain(ids.new_id() for _ in units),
+                "data": _text(data),
+            }
+            _announce(using, _rows(using, sql.WAKE, parameters))
+        if steps:
+            parameters = {
+                "run": run_id,
+                "paths": texts(path for path, _, _ in steps),
+                "keys": texts(key for _, _, key in steps),
+                "units": plain(ids.node_id(run_id, unit) for unit in sorted({unit for _, unit, _ in steps})),
+                "data": _text(data),
+            }
+            _announce(using, _rows(using, sql.WAKE_HANDLERS, parameters))
 
 
 def _lock(using: str, run_id: uuid.UUID, statuses: Sequence[str], verb: str) -> tuple[str, int]:

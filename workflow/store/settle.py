@@ -287,6 +287,7 @@ def _step_checks(batch: Sequence[Settlement]) -> list[Statement]:
     parameters = (
         plain([s.id for s, _ in rows]),
         plain([s.lease.run_id for s, _ in rows]),
+        plain([s.lease.job_id for s, _ in rows]),
         plain([s.lease.node(step.ordinal) for s, step in rows]),
         plain([step.phase for _, step in rows]),
         texts([step.key for _, step in rows]),
