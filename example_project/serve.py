@@ -28,9 +28,13 @@ class Serving:
         self.living: dict[int, str] = {}
         self.told = 0
 
+    def over(self) -> bool:
+        """Whether they were told to leave."""
+        return self.told > 0
+
     def start(self, name: str, *arguments: str, quiet: bool = False, **environment: str) -> None:
         """Starts one more, unless it is over already."""
-        if self.told:
+        if self.over():
             return
         process = subprocess.Popen(
             [sys.executable, *arguments],
@@ -41,7 +45,7 @@ class Serving:
         )
         self.living[process.pid] = name
         process.returncode = 0  # `wait_for_all` waits for it, and nobody else is to
-        if self.told:  # while it was being started, so that nobody has told it
+        if self.over():  # while it was being started, so that nobody has told it
             self.end(process.pid)
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
@@ -60,9 +64,11 @@ class Serving:
         while self.living:
             pid, status = os.wait()
             name = self.living.pop(pid, None)
-            if name is not None and not self.told:
+            if name is not None and not self.over():
                 worst = 1
-                print(f"The {name} has ended ({os.waitstatus_to_exitcode(status)}).", file=sys.stderr)
+                code = os.waitstatus_to_exitcode(status)
+                how = f"ended with status {code}" if code >= 0 else f"was killed by signal {-code}"
+                print(f"The {name} {how}; so the others are told to leave.", file=sys.stderr)
                 self.stop()
         return worst
 

@@ -182,7 +182,7 @@ def test_when_one_of_them_ends_so_do_the_others(terminal: Terminal, tmp_path: Pa
     eventually(lambda: answers(terminal.port), what=lambda: terminal.text)
     (web,) = [one for one in processes if "daphne" in one.cmdline()]
     web.send_signal(signal.SIGKILL)
-    eventually(lambda: "The web server has ended (-9)." in terminal.text, what=lambda: terminal.text)
+    eventually(lambda: "The web server was killed by signal 9;" in terminal.text, what=lambda: terminal.text)
     terminal.ctrl_c()  # the worker was told already: so this is the second signal
     assert terminal.wait() == 1
     assert gone(processes)

@@ -25,11 +25,12 @@ def ready(pid: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_worker_leaves_at_once(workers: Launcher, number: int) -> None:
-    worker = workers.start()
+    worker = workers.start(concurrency=1)
     ready(worker.pid)
     begun = time.monotonic()
     worker.send(number)
     assert worker.wait() == 0
+    assert worker.lines("workflows, 1 unit at once")
     assert time.monotonic() - begun < 3
     assert Worker.objects.get(pid=worker.pid).stopped_at is not None
 
@@ -152,7 +153,9 @@ def test_a_child_that_dies_is_replaced(workers: Launcher) -> None:
     ((_, pid, _),) = called(handle, "plain.s.a")
     assert pid in worker.family()
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: worker.lines(str(pid), "another takes its place"))
+    eventually(
+        lambda: worker.lines(f"process {pid} was killed by signal 9 (SIGKILL); another takes its place")
+    )
     eventually(lambda: Worker.objects.count() == 3)
     assert worker.stop() == 0
     assert pid not in worker.family()

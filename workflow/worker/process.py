@@ -50,6 +50,11 @@ PATIENCE: Final = 2.0
 MEGABYTE: Final = 2**20
 
 
+def counted(number: int, noun: str) -> str:
+    """1 workflow, 2 workflows."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class WorkerProcess:
     """Made on the event loop that it works on."""
 
@@ -162,7 +167,10 @@ class WorkerProcess:
             else:
                 break
         logger.info(
-            "worker %s serves %d workflows, %d units at once", self.id, len(serves), self._options.concurrency
+            "worker %s serves %s, %s at once",
+            self.id,
+            counted(len(serves), "workflow"),
+            counted(self._options.concurrency, "unit"),
         )
 
     async def _finish(self) -> None:
@@ -188,8 +196,9 @@ class WorkerProcess:
         for port in (self._committing, self._claims, self._rest):
             await port.close()
         self._pool.close()
-        settled, commits = self.committer.boundaries, self.committer.commits
-        logger.info("worker %s stopped; it settled %d boundaries in %d commits", self.id, settled, commits)
+        settled = f"{self.committer.boundaries} boundar{'y' if self.committer.boundaries == 1 else 'ies'}"
+        commits = counted(self.committer.commits, "commit")
+        logger.info("worker %s stopped; it settled %s in %s", self.id, settled, commits)
 
     # --- claiming -------------------------------------------------------------------------------
 
@@ -273,7 +282,7 @@ class WorkerProcess:
         count = await claims_store.release_stranded(self._claims, self.id, self._units.tokens())
         self._units.stranded = False
         if count:
-            logger.info("%d jobs go back: their claim was never answered", count)
+            logger.info("%s given back: the claim was never answered", counted(count, "job"))
 
     async def _wait_for_bell(self, seconds: float) -> None:
         try:

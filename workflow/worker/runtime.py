@@ -29,6 +29,8 @@ NOTE_INTERVAL = 0.5
 """Seconds between two writings of one attempt's progress and log."""
 BLOCKED = 1.0
 """Seconds for which a handler may block the event loop before it is told on."""
+START_UP = 10.0
+"""Seconds for which a worker that is starting may block it by itself: imports, connections, its first claims."""
 ZOMBIE_GRACE = 1.0
 """Seconds that a handler gets to end after it was interrupted, before its thread is replaced."""
 
@@ -53,6 +55,7 @@ class WorkerRuntime:
         self._pool = pool
         self._pusher = pusher
         self._loop = asyncio.get_running_loop()
+        self._born = time.monotonic()
         self._running: dict[int, _Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._noting: set[int] = set()
@@ -121,11 +124,7 @@ class WorkerRuntime:
         `late`: how many seconds later than it should be, since something has blocked the loop.
         """
         if late > BLOCKED:
-            at_work = {r.attempt.path for r in self._running.values() if r.work is None}
-            suspects = ", ".join(sorted(at_work | self._ended_lately)) or "none"
-            logger.warning(
-                "the event loop was blocked for %.1f s; async handlers at work: %s", late, suspects
-            )
+            self._tell_on(late)
         self._ended_lately.clear()
         now = time.monotonic()
         for key, running in list(self._running.items()):
@@ -136,6 +135,12 @@ class WorkerRuntime:
             elif timeout is not None and attempt.begun is not None and now - attempt.begun > timeout:
                 running.execution.expire(attempt, FailureCode.ACTION_TIMEOUT, timeout)
                 running.told_at = now
+
+    def _tell_on(self, late: float) -> None:
+        suspects = self._ended_lately | {r.attempt.path for r in self._running.values() if r.work is None}
+        if suspects or time.monotonic() - self._born > START_UP:
+            names = ", ".join(sorted(suspects)) or "none"
+            logger.warning("the event loop was blocked for %.1f s; async handlers at work: %s", late, names)
 
     def _press(self, key: int, running: _Running, now: float) -> None:
         if not running.told_at:

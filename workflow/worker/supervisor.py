@@ -54,6 +54,17 @@ def run(
     return _Supervisor(options, max(processes, 1)).run()
 
 
+def how_it_ended(code: int) -> str:
+    """An exit status in words; negative for a signal, as `os.waitstatus_to_exitcode` has it."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        name = f" ({signal.Signals(-code).name})"
+    except ValueError:  # a real-time signal has no name
+        name = ""
+    return f"was killed by signal {-code}{name}"
+
+
 class _Supervisor:
     """Forks the processes before any thread or connection exists, and starts one anew when it dies."""
 
@@ -115,7 +126,7 @@ class _Supervisor:
             return 0
         if now - born >= YOUNG:
             self._pause = FIRST_PAUSE
-        logger.error("worker process %d ended with status %d; another takes its place", pid, code)
+        logger.error("worker process %d %s; another takes its place", pid, how_it_ended(code))
         self._due.append(now if now - born >= YOUNG else now + self._pause)
         if now - born < YOUNG:
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
