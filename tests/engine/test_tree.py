@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.runs import history, names, node, run_through, statuses
+from tests.support.runs import PATIENCE, history, names, node, run_through, statuses
 from workflow import Action, Pipeline, Stage, WaitFor, Workflow, parallel, workflows
-from workflow.models import Job, RunEvent
+from workflow.models import Job, Node, RunEvent
 from workflow.testing import drain
 
 ran: list[str] = []
@@ -292,3 +292,33 @@ def test_a_wait_beside_running_work_lets_the_work_go_on() -> None:
     assert ran == ["one", "two", "end"]
     assert handle.status().run.status == "completed"
     assert RunEvent.objects.filter(run_id=handle.run_id, name="stage.completed").count() == 3
+
+
+def test_a_unit_whose_child_was_over_when_it_let_go_is_due_with_nothing_against_it() -> None:
+    seen = []
+
+    def waits_for_its_mate(state: dict[str, Any]) -> None:
+        Job.objects.filter(lease_token__isnull=False).update(last_error="version: no worker here serves it")
+        drain(timeout=PATIENCE)  # the queued mate, on its own job
+        assert Node.objects.get(path="w.s.mate").status == "completed"
+
+    def look(state: dict[str, Any]) -> None:
+        seen.append(Job.objects.get().last_error)
+
+    definition = Workflow(
+        "w",
+        stages=[
+            Stage(
+                "s",
+                actions=[
+                    parallel(
+                        Action("inline", waits_for_its_mate),
+                        Action("mate", lambda state: None, via="queue"),
+                    )
+                ],
+            ),
+            Stage("after", actions=[Action("look", look)]),
+        ],
+    )
+    assert run_through(definition).run.status == "completed"
+    assert seen == [""]

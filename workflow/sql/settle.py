@@ -180,13 +180,15 @@ WITH settled AS (
     ) AS whole
 )
 UPDATE workflow_job AS j
-SET boundary = x.boundary, lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL, available_at = now()
+SET boundary = x.boundary, lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL, available_at = now(),
+    last_error = CASE WHEN j.lease_token IS NULL THEN j.last_error ELSE '' END
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[]) AS x(boundary, run, job)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 WHERE j.id = x.job AND x.boundary IN (SELECT boundary FROM settled)
 """
 """A unit that lets go although something it awaits has settled meanwhile is due at once. The run's lock, held
-by whoever settles, makes sure that one of the two sees the other."""
+by whoever settles, makes sure that one of the two sees the other. It is due for a good reason: what its claim had found
+in `last_error` is over, unless UPDATE_JOBS has just released the job and said why."""
 
 DELETE_JOBS: Final = """
 DELETE FROM workflow_job AS j
