@@ -3,7 +3,9 @@
 CPython delivers such an exception at the thread's next bytecode, which may be one too late: the
 user's function has returned and the engine's own code would be hit. So the thread marks, under a
 lock, when it enters and leaves user code; the exception is set only between the two marks, and
-leaving clears one that was set and not yet delivered.
+leaving takes one that was set and not yet delivered. It is taken by having it delivered, not by
+setting none: up to Python 3.12 that leaves the interpreter's mark that some thread has one to come, and
+every thread of the process looks for it at each call from then on (one that is traced does nothing else).
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ class UserCode:
         while True:
             try:
                 with self._lock:
-                    thread, self._thread = self._thread, None
-                    if self._interrupted and thread is not None:
-                        _set_exception(thread, None)
+                    self._thread = None
+                if self._interrupted:
+                    _take_exception()
                 return
             except TimedOut:
                 continue  # delivered while we were leaving: the mark still has to be taken away
@@ -54,6 +56,17 @@ class UserCode:
             self._interrupted = True
             _set_exception(self._thread, TimedOut)
             return True
+
+
+def _take_exception() -> None:
+    """Has this thread's exception delivered here, if it was not yet."""
+    try:
+        _set_exception(threading.get_ident(), TimedOut)  # in the place of one that is still to come
+        for _ in range(1_000_000):
+            pass
+    except TimedOut:
+        return
+    _set_exception(threading.get_ident(), None)
 
 
 def _set_exception(thread: int, kind: type[BaseException] | None) -> None:
