@@ -136,12 +136,11 @@ EVENTS: Final = (
 def illegal_edge(edges: Mapping[str, tuple[str, ...]]) -> str:
     """SQL that is true for an update which `edges` does not allow; for a trigger's WHEN clause.
 
-    Written as a WHEN condition rather than a function body, because PostgreSQL evaluates it
-    without entering PL/pgSQL: a legal transition pays nothing for being checked.
+    Written as a WHEN condition rather than a function body, because PostgreSQL evaluates it without entering
+    PL/pgSQL; and as one constant, because each statement that updates such a table reads the condition anew.
     """
-    legal = " OR ".join(
-        f"(OLD.status = '{source}' AND NEW.status IN ({', '.join(repr(t) for t in targets)}))"
-        for source, targets in edges.items()
-        if targets
+    legal = ",".join(f"{source} {target}" for source, targets in edges.items() for target in targets)
+    return (
+        "OLD.status IS DISTINCT FROM NEW.status "
+        f"AND OLD.status || ' ' || NEW.status <> ALL ('{{{legal}}}'::text[])"
     )
-    return f"OLD.status IS DISTINCT FROM NEW.status AND NOT ({legal})"

@@ -314,9 +314,9 @@ class Migration(migrations.Migration):
             trigger=pgtrigger.compiler.Trigger(
                 name="run_fsm",
                 sql=pgtrigger.compiler.UpsertTriggerSql(
-                    condition="WHEN (OLD.status IS DISTINCT FROM NEW.status AND NOT ((OLD.status = 'pending' AND NEW.status IN ('running', 'failed', 'cancelled', 'compensating')) OR (OLD.status = 'running' AND NEW.status IN ('waiting', 'compensating', 'completed', 'failed', 'cancelled')) OR (OLD.status = 'waiting' AND NEW.status IN ('running', 'compensating', 'failed', 'cancelled')) OR (OLD.status = 'compensating' AND NEW.status IN ('compensated', 'failed')) OR (OLD.status = 'failed' AND NEW.status IN ('running'))))",
+                    condition="WHEN (OLD.status IS DISTINCT FROM NEW.status AND OLD.status || ' ' || NEW.status <> ALL ('{pending running,pending failed,pending cancelled,pending compensating,running waiting,running compensating,running completed,running failed,running cancelled,waiting running,waiting compensating,waiting failed,waiting cancelled,compensating compensated,compensating failed,failed running}'::text[]))",
                     func="RAISE EXCEPTION 'illegal status change of % %: % -> %', TG_TABLE_NAME, OLD.id, OLD.status, NEW.status USING ERRCODE = 'check_violation';",
-                    hash="fbd255419b15e893b8c2914e69478a336623a528",
+                    hash="65daa6b43c0f05cc3cc9f7f5d67b91cf1ed59f74",
                     operation='UPDATE OF "status"',
                     pgid="pgtrigger_run_fsm_d0723",
                     table="workflow_run",
@@ -421,9 +421,9 @@ class Migration(migrations.Migration):
             trigger=pgtrigger.compiler.Trigger(
                 name="node_fsm",
                 sql=pgtrigger.compiler.UpsertTriggerSql(
-                    condition="WHEN (OLD.status IS DISTINCT FROM NEW.status AND NOT ((OLD.status = 'pending' AND NEW.status IN ('running', 'waiting', 'skipped', 'completed', 'failed', 'cancelled')) OR (OLD.status = 'running' AND NEW.status IN ('pending', 'waiting', 'completed', 'failed', 'cancelled')) OR (OLD.status = 'waiting' AND NEW.status IN ('pending', 'running', 'completed', 'failed', 'cancelled')) OR (OLD.status = 'completed' AND NEW.status IN ('compensated', 'pending')) OR (OLD.status = 'skipped' AND NEW.status IN ('pending')) OR (OLD.status = 'failed' AND NEW.status IN ('pending')) OR (OLD.status = 'cancelled' AND NEW.status IN ('pending'))))",
+                    condition="WHEN (OLD.status IS DISTINCT FROM NEW.status AND OLD.status || ' ' || NEW.status <> ALL ('{pending running,pending waiting,pending skipped,pending completed,pending failed,pending cancelled,running pending,running waiting,running completed,running failed,running cancelled,waiting pending,waiting running,waiting completed,waiting failed,waiting cancelled,completed compensated,completed pending,skipped pending,failed pending,cancelled pending}'::text[]))",
                     func="RAISE EXCEPTION 'illegal status change of % %: % -> %', TG_TABLE_NAME, OLD.id, OLD.status, NEW.status USING ERRCODE = 'check_violation';",
-                    hash="11568ce949660c20bd4615c16ffb3e44ee2005eb",
+                    hash="2d6c1e038ea2a383933b5618a6912d2b91f62173",
                     operation='UPDATE OF "status"',
                     pgid="pgtrigger_node_fsm_1730d",
                     table="workflow_node",
