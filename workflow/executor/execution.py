@@ -15,6 +15,7 @@ from workflow.definitions import Action, Stage, Workflow
 from workflow.errors import FailureCode
 from workflow.executor.attempt import Attempt
 from workflow.executor.ghosts import met
+from workflow.executor.outcomes import tell
 from workflow.executor.questions import Question
 from workflow.executor.runtime import Runtime
 from workflow.plan import (
@@ -173,7 +174,12 @@ class Execution:
         """False: refused, the lease is gone. Raises `Rejected` when the database would not take the data."""
         if boundary.empty:
             return True
-        return (await self._runtime.settle(Settlement(self.lease, boundary))).seq is not None
+        settled = (await self._runtime.settle(Settlement(self.lease, boundary))).seq is not None
+        if settled and (boundary.run_error is not None or boundary.compensating):
+            plan = self._plan
+            state = plan.run.state if isinstance(plan, Undo) else plan.states.of(plan.ordinal)
+            tell(self.lease.run_id, self.workflow.name, plan.run.input, state, boundary)
+        return settled
 
     async def _plan_anew(self, rejected: Rejected, facts: Iterable[Fact]) -> Move:
         """Reads the run again; what the database would not take becomes the error of its node.
