@@ -80,9 +80,19 @@ class Worker:
         self.wait()
 
     def stop(self, seconds: float = PATIENCE) -> int:
-        """SIGTERM, and waits for the end; the exit status."""
+        """SIGTERM, once it takes that as a worker does, and waits for the end; the exit status."""
+        eventually(lambda: self.code is not None or self.heeds(signal.SIGTERM), what=self.said)
         self.send(signal.SIGTERM)
         return self.wait(seconds)
+
+    def heeds(self, number: int) -> bool:
+        """Whether it has a handler for this signal; one that has only just been started has none yet."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:  # it has ended just now
+            return False
+        (caught,) = (line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
     def wait(self, seconds: float = PATIENCE) -> int:
         """Waits for the end; the exit status."""
