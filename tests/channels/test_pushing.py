@@ -22,7 +22,7 @@ from django.db import connection, transaction
 from tests.channels.conftest import MEMORY, NONE, PATIENCE, Redis, cookie_of, opened, redis_layer
 from tests.kitchen import workflows as kitchen
 from tests.support.web import ORDER, completed, waiting
-from workflow import Action, Stage, Workflow, progress, workflows
+from workflow import Action, Stage, Workflow, parallel, progress, workflows
 from workflow.models import Run, RunEvent
 from workflow.registry import registry
 from workflow.store.ports import connection_parameters
@@ -149,6 +149,25 @@ def test_progress_is_coalesced_and_the_last_value_arrives() -> None:
     told = [m["progress"] for m in layer.of(run_id) if m["name"] == "action.progress"]
     assert told[-1] == 99.9
     assert len(told) <= 2 + seconds / 0.4
+    agrees(layer.of(run_id), run_id)
+
+
+def test_parallel_members_of_a_run_share_what_a_run_may_tell() -> None:
+    def busy(state: dict[str, Any], ctx: Any) -> None:
+        for number in range(100):
+            ctx.progress(number)
+            time.sleep(0.02)
+
+    layer = use(Recording())
+    members = [Action(f"a{number}", busy) for number in range(10)]
+    with registry.isolated():
+        definition = Workflow("busy", stages=[Stage("s", actions=[parallel(*members)])])
+        run_id = workflows.dispatch(definition, {}).run_id
+        seconds = work()
+    told = [m for m in layer.of(run_id) if m["name"] == "action.progress"]
+    for member in members:
+        assert [m["progress"] for m in told if m["node"] == f"busy.s.{member.name}"][-1] == 99
+    assert len(told) <= len(members) + 1 + seconds / 0.2
     agrees(layer.of(run_id), run_id)
 
 

@@ -27,6 +27,8 @@ logger = logging.getLogger("workflow")
 
 NOTE_INTERVAL = 0.5
 """Seconds between two writings of one attempt's progress and log."""
+RUN_NOTE_INTERVAL = 0.2
+"""The same for all attempts of one run together: hundreds of parallel members tell no more than a few may."""
 BLOCKED = 1.0
 """Seconds for which a handler may block the event loop before it is told on."""
 START_UP = 10.0
@@ -60,6 +62,8 @@ class WorkerRuntime:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._noting: set[int] = set()
         """Attempts whose notes are about to be written."""
+        self._run_noted_at: dict[str, float] = {}
+        """When notes of a run were last written, or are going to be, on the loop's clock."""
         self._ended_lately: set[str] = set()
         """Paths of async handlers that ended since the last watch."""
 
@@ -126,6 +130,8 @@ class WorkerRuntime:
         if late > BLOCKED:
             self._tell_on(late)
         self._ended_lately.clear()
+        spaced = self._loop.time() - RUN_NOTE_INTERVAL
+        self._run_noted_at = {run_id: at for run_id, at in self._run_noted_at.items() if at > spaced}
         now = time.monotonic()
         for key, running in list(self._running.items()):
             attempt = running.attempt
@@ -232,8 +238,16 @@ class WorkerRuntime:
         if running is None:
             self._noting.discard(key)
             return
-        wait = max(0.0, running.noted_at + NOTE_INTERVAL - self._loop.time())
-        self._loop.call_later(wait, lambda: self._spawn(self._note(key)))
+        at = self._next_note(running, self._loop.time())
+        self._loop.call_at(at, lambda: self._spawn(self._note(key)))
+
+    def _next_note(self, running: _Running, now: float) -> float:
+        """When what an attempt has reported may be written: its own turn, and its run's."""
+        run_id = running.attempt.lease.run_id
+        before = self._run_noted_at.get(run_id, float("-inf"))
+        at = max(now, running.noted_at + NOTE_INTERVAL, before + RUN_NOTE_INTERVAL)
+        self._run_noted_at[run_id] = at
+        return at
 
     async def _note(self, key: int) -> None:
         """Writes what an attempt has reported, in a boundary of its own."""
