@@ -23,6 +23,7 @@ from workflow import Stage, Workflow, action, ids, parallel, workflows
 from workflow.dashboard import filters, reading, timelines
 from workflow.models import Job, Node, Run, RunEvent, Worker
 from workflow.registry import registry
+from workflow.sql import dashboard as sql
 from workflow.testing import drain
 
 pytestmark = [pytest.mark.django_db]
@@ -731,3 +732,8 @@ def test_filters_know_their_conditions() -> None:
         for parameter in re.findall(r"%\((\w+)\)s", reading.sql.RUN_CONDITIONS[name]):
             assert parameter in parameters
     assert sorted(names) == ["correlation", "exact", "older", "since", "status", "workflow"]
+    names, parameters = filters.parse(QueryDict("q=0199c0de")).conditions(timezone.now())
+    assert names == ["text"]  # either of the two
+    assert set(re.findall(r"%\((\w+)\)s", sql.RUN_CONDITIONS["exact"] + sql.RUN_CONDITIONS["within"])) == set(
+        parameters
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from uuid import UUID
 
 from django.contrib import admin
 from django.db.models import Q
@@ -55,7 +56,10 @@ class NodeAdmin(ReadOnlyAdmin):
         node_id = as_uuid(term)
         if node_id is None:
             return Q(wait_event=term)
-        return Q(run_id=node_id) if ids.ordinal_of(node_id) == 0 else Q(pk=node_id)
+        if ids.ordinal_of(node_id):
+            return Q(pk=node_id)
+        # By the primary key, which gives the order as well: along it, looking for the run would begin with the oldest.
+        return Q(pk__gt=node_id, pk__lte=UUID(int=node_id.int | ids.MAX_ORDINAL))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Within a run in the order of its tree, else the newest first."""

@@ -69,9 +69,7 @@ def runs(filters: Filters) -> Page:
     """One page of the list. Raises `TookTooLong`."""
     names, parameters = filters.conditions(timezone.now())
     upwards = filters.newer is not None
-    statement = sql.RUNS.format(
-        conditions="".join(sql.RUN_CONDITIONS[name] for name in names), direction="ASC" if upwards else "DESC"
-    )
+    statement = _statement(names, "ASC" if upwards else "DESC")
     try:
         with transaction.atomic(using=conf.DATABASE), connections[conf.DATABASE].cursor() as cursor:
             cursor.execute(f"SET LOCAL statement_timeout = {PATIENCE_MS}")
@@ -84,6 +82,16 @@ def runs(filters: Filters) -> Page:
     if upwards:
         return Page(rows[::-1], has_newer=more, has_older=True)
     return Page(rows, has_newer=filters.older is not None, has_older=more)
+
+
+def _statement(names: list[str], direction: str) -> str:
+    """The list on which all of these conditions hold; of "text", one of the two that it stands for."""
+    if "text" in names:
+        others = [name for name in names if name != "text"]
+        one, other = (_statement([*others, either], direction) for either in ("exact", "within"))
+        return sql.EITHER.format(one=one, other=other, direction=direction)
+    conditions = "".join(sql.RUN_CONDITIONS[name] for name in names)
+    return sql.RUNS.format(conditions=conditions, direction=direction)
 
 
 def workflows_with_runs() -> list[str]:

@@ -20,17 +20,29 @@ RUN_CONDITIONS: Final = {
     "correlation": " AND r.correlation_id = %(correlation)s",
     "since": " AND r.id >= %(since)s::uuid",
     "until": " AND r.id < %(until)s::uuid",
-    "text": " AND (r.correlation_id = %(text)s OR (r.id >= %(low)s::uuid AND r.id <= %(high)s::uuid))",
     "exact": " AND r.correlation_id = %(text)s",
+    "within": " AND r.id >= %(low)s::uuid AND r.id <= %(high)s::uuid",
     "older": " AND r.id < %(older)s::uuid",
     "newer": " AND r.id > %(newer)s::uuid",
 }
 
+EITHER: Final = """
+SELECT * FROM (({one}) UNION ({other})) AS r ORDER BY r.id {direction} LIMIT %(limit)s
+"""
+"""One page of the runs that two lists have together. With OR in one list the planner would walk along the ids of all
+runs, and look for the few that are meant from the newest on."""
+
 COUNTS: Final = """
-SELECT s.status, (SELECT count(*) FROM (SELECT 1 FROM workflow_run AS r WHERE r.status = s.status LIMIT %(cap)s) AS few)
+SELECT s.status, (
+    SELECT count(*) FROM (
+        SELECT FROM workflow_run AS r WHERE r.status >= s.status AND r.status <= s.status
+        ORDER BY r.status, r.id LIMIT %(cap)s
+    ) AS few)
 FROM unnest(%(statuses)s::text[]) AS s(status)
 """
-"""How many runs have each status, counted up to a bound along `workflow_run_status`."""
+"""How many runs have each status, counted up to a bound along `workflow_run_status`. The planner takes a status that it
+does not know for a frequent one, and would look for a rare one through the whole table: a range and an order that no
+other index serves keep it from that."""
 
 ESTIMATES: Final = """
 SELECT v.status, (v.share * c.reltuples)::bigint
