@@ -31,6 +31,8 @@ NAMES = (
     "deliver.before",
     "deliver.resolved",
     "release.before",
+    "cancel.before-commit",
+    "cancel.after-commit",
     "heartbeat.before",
     "sweep.before",
     "sweep.after",

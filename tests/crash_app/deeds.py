@@ -13,12 +13,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, transaction
 
-from workflow import Fatal, Retry
+from workflow import Fatal, Retry, RunConflict, workflows
 from workflow.context import Context
 
 
@@ -72,6 +73,12 @@ def _retry(ctx: Context, number: float) -> None:
 def _kill(ctx: Context, number: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)  # the signal is on its way
+
+
+def _cancel(ctx: Context, number: float) -> None:
+    """Cancels the run that the input names, or finds that this was done."""
+    with suppress(RunConflict):
+        workflows.cancel(ctx.state["victim"])
 
 
 def _sleep(ctx: Context, number: float) -> None:
@@ -191,6 +198,7 @@ _DEEDS: dict[str, Callable[[Context, float], None]] = {
     "fatal": _fatal,
     "retry": _retry,
     "kill": _kill,
+    "cancel": _cancel,
     "sleep": _sleep,
     "block": _block,
     "hold": _hold,

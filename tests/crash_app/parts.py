@@ -8,9 +8,10 @@ from typing import Any, Literal
 from tests.crash_app import deeds, record
 from workflow import Action
 from workflow.context import Context
+from workflow.executor.replay import Replay
 
-Kind = Literal["plain", "async", "atomic", "steps", "asteps"]
-KINDS: tuple[Kind, ...] = ("plain", "async", "atomic", "steps", "asteps")
+Kind = Literal["plain", "async", "atomic", "steps", "asteps", "undoable", "aundoable"]
+KINDS: tuple[Kind, ...] = ("plain", "async", "atomic", "steps", "asteps", "undoable", "aundoable")
 NAP = 0.05
 """Seconds that a handler with steps suspends itself for."""
 
@@ -89,6 +90,40 @@ async def _undo_asteps(state: State, ctx: Context) -> None:
         await deeds.ado(ctx, undo=True)
 
 
+def _undoable(state: State, ctx: Context) -> list[int]:
+    """Each of its steps can be undone. To undo one the handler is called again, which is no start of it."""
+    with record.call(ctx, "replay" if isinstance(ctx.step, Replay) else "run"):
+        first = ctx.step.run("first", _body, ctx, "first", compensate=_undo_first)
+        ctx.step.sleep("nap", NAP)
+        second = ctx.step.run("second", _body, ctx, "second", compensate=_undo_second)
+        deeds.do(ctx)
+    return [first, second]
+
+
+def _undo_first(value: int, ctx: Context) -> None:
+    with record.call(ctx, "unstep:first"):
+        deeds.do(ctx, undo=True)
+
+
+def _undo_second(value: int, ctx: Context) -> None:
+    with record.call(ctx, "unstep:second"):
+        deeds.do(ctx, undo=True)
+
+
+async def _aundoable(state: State, ctx: Context) -> list[int]:
+    with record.call(ctx, "replay" if isinstance(ctx.step, Replay) else "run"):
+        first = await ctx.step.arun("first", _body, ctx, "first", compensate=_aundo_first)
+        await ctx.step.asleep("nap", NAP)
+        second = await ctx.step.arun("second", _body, ctx, "second", compensate=_undo_second)
+        await deeds.ado(ctx)
+    return [first, second]
+
+
+async def _aundo_first(value: int, ctx: Context) -> None:
+    with record.call(ctx, "unstep:first"):
+        await deeds.ado(ctx, undo=True)
+
+
 def _body(ctx: Context, key: str) -> int:
     with record.call(ctx, f"step:{key}"):
         return ctx.attempt
@@ -100,4 +135,6 @@ _HANDLERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "atomic": (_atomic, _undo_atomic),
     "steps": (_steps, _undo_steps),
     "asteps": (_asteps, _undo_asteps),
+    "undoable": (_undoable, _undo_plain),
+    "aundoable": (_aundoable, _undo_async),
 }

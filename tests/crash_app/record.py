@@ -97,7 +97,7 @@ def end(call: uuid.UUID, how: str) -> None:
 
 @contextmanager
 def call(ctx: Context, phase: str) -> Iterator[None]:
-    """Around what a handler does. `phase` is `run`, `undo`, or `step:<key>`."""
+    """Around what a handler does. `phase` is `run`, `undo`, `step:<key>`, `unstep:<key>`, or `replay`."""
     known = begin(ctx.run_id, ctx.path, phase, ctx.attempt)
     try:
         yield

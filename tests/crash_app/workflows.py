@@ -31,6 +31,14 @@ steady = Workflow("steady", stages=[Stage("s", actions=[act("a", "async"), act("
 aside = Workflow(
     "aside", stages=[Stage("s", actions=[parallel(act("a", "async"), act("b"), act("c", "atomic"))])]
 )
+booking = Workflow(
+    "booking",
+    stages=[
+        Stage("one", actions=[act("stays"), act("room", "undoable"), act("seat", "aundoable", undo=False)]),
+        Stage("last", actions=[act("end", "undoable")]),
+    ],
+)
+"""Its steps are undone each on its own, between the actions, and those of the last action though it fails."""
 ledger = Workflow("ledger", stages=[Stage("s", actions=[act("a", "steps")])])
 impatient = Workflow(
     "impatient", stages=[Stage("s", actions=[act("before"), act("a", timeout=0.5, attempts=2), act("after")])]

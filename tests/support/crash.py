@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 from django.db.models import F
+from django.db.models.functions import Now
 from django.test.utils import setup_databases, teardown_databases
 from pytest_django import DjangoDbBlocker
 
@@ -20,6 +21,7 @@ from tests.crash_app import workflows as definitions
 from tests.support.workers import Launcher, database_url, eventually
 from workflow import Workflow, states, sweeps, workflows
 from workflow.models import Job, Node, Run
+from workflow.models import Worker as WorkerRow
 from workflow.registry import registry
 from workflow.results import RunHandle
 from workflow.testing import advance
@@ -185,6 +187,22 @@ def age_leases(*worker_pids: int, seconds: float = 3600) -> None:
             """,
             (list(worker_pids), seconds),
         )
+
+
+def lose_leases(worker_pid: int) -> None:
+    """The leases of a worker that is stopped or dead run out, for certain: a heartbeat that was on its way when it was
+    stopped may still hold a row for a moment.
+    """
+    held = Job.objects.filter(
+        worker_id__in=WorkerRow.objects.filter(pid=worker_pid).values("pk"),
+        locked_at__gt=Now() - timedelta(minutes=30),
+    )
+
+    def gone() -> bool:
+        age_leases(worker_pid)
+        return not held.exists()
+
+    eventually(gone, what="its leases cannot be aged")
 
 
 def calls(handle: RunHandle, path: str, phase: str = "run") -> list[tuple[int, int, str | None]]:

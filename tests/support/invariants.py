@@ -85,8 +85,34 @@ ALWAYS = {
             SELECT e.run_id, e.seq, e.node, n.completed_seq,
                    lag(n.completed_seq) OVER (PARTITION BY e.run_id ORDER BY e.seq) AS before
             FROM workflow_runevent AS e JOIN workflow_node AS n ON n.run_id = e.run_id AND n.path = e.node
-            WHERE e.name IN ('action.compensated', 'action.compensation_failed')
+            WHERE e.name IN ('action.compensated', 'action.compensation_failed') AND e.data->>'step' IS NULL
         ) AS u WHERE u.completed_seq IS NULL OR u.completed_seq >= u.before
+    """,
+    "steps are undone in their places between the actions": """
+        SELECT u.* FROM (
+            SELECT e.run_id, e.seq, e.node, coalesce(s.completed_seq, n.completed_seq) AS completed,
+                   lag(coalesce(s.completed_seq, n.completed_seq)) OVER (PARTITION BY e.run_id ORDER BY e.seq) AS before
+            FROM workflow_runevent AS e JOIN workflow_node AS n ON n.run_id = e.run_id AND n.path = e.node
+            LEFT JOIN workflow_step AS s ON s.run_id = e.run_id AND s.node_id = n.id AND s.phase = 'run'
+                                        AND s.key = coalesce(e.data->>'step', e.data->'fields'->>'step')
+            WHERE e.name IN ('action.compensated', 'action.compensation_failed')
+               OR (e.name = 'log' AND e.data->>'message' LIKE 'step % compensated')
+        ) AS u WHERE u.completed IS NULL OR u.completed > u.before
+    """,
+    "a step is undone once": """
+        SELECT e.run_id, e.node, e.data->'fields'->>'step', count(*) FROM workflow_runevent AS e
+        WHERE e.name = 'log' AND e.data->>'message' LIKE 'step % compensated'
+        GROUP BY 1, 2, 3 HAVING count(*) > 1
+    """,
+    "what the ledger says of a step's undoing the history says too": """
+        SELECT u.run_id, n.path, u.key, u.status, count(e.seq) FROM workflow_step AS u
+        JOIN workflow_node AS n ON n.id = u.node_id
+        LEFT JOIN workflow_runevent AS e ON e.run_id = u.run_id AND e.node = n.path
+         AND u.key = coalesce(e.data->>'step', e.data->'fields'->>'step')
+         AND (e.name = 'action.compensation_failed'
+              OR (e.name = 'log' AND e.data->>'message' LIKE 'step % compensated'))
+        WHERE u.phase = 'undo' GROUP BY 1, 2, 3, 4
+        HAVING count(e.seq) <> (u.status IN ('completed', 'failed'))::int
     """,
     "once a run goes back nothing of it goes forward": """
         SELECT e.run_id, e.seq, e.name, e.node FROM workflow_runevent AS e
@@ -119,24 +145,40 @@ AT_REST = {
         WHERE s.status <> 'completed' AND n.status = 'completed' AND s.phase = 'run'
           AND s.kind <> 'sleep'
     """,
+    "in a run that is compensated every step that could be undone was, or is known not to be": """
+        SELECT s.run_id, s.node_id, s.key, u.status FROM workflow_step AS s
+        JOIN workflow_run AS r ON r.id = s.run_id AND r.status = 'compensated'
+        LEFT JOIN workflow_step AS u
+          ON u.run_id = s.run_id AND u.node_id = s.node_id AND u.key = s.key AND u.phase = 'undo'
+        WHERE s.phase = 'run' AND s.status = 'completed' AND s.completed_seq IS NOT NULL
+          AND coalesce(u.status, '') NOT IN ('completed', 'failed')
+    """,
 }
 """Hold once all work is done, or parked."""
 
 CALLS = {
     "one undo at a time": """
         SELECT a.run_id, a.path, b.path, a.pid FROM crash_call AS a JOIN crash_call AS b
-          ON a.run_id = b.run_id AND a.id <> b.id AND a.phase = 'undo' AND b.phase = 'undo'
+          ON a.run_id = b.run_id AND a.id <> b.id AND a.phase ~ '^un(do|step:)' AND b.phase ~ '^un(do|step:)'
          AND b.started_at > a.started_at AND b.started_at < a.ended_at
     """,
     "nothing is undone while something is still being done": """
         SELECT a.run_id, a.path, b.path, b.pid FROM crash_call AS a JOIN crash_call AS b
-          ON a.run_id = b.run_id AND a.phase = 'undo' AND b.phase = 'run' AND b.started_at < a.started_at
+          ON a.run_id = b.run_id AND a.phase ~ '^un(do|step:)' AND b.phase = 'run' AND b.started_at < a.started_at
          AND b.ended_at > a.started_at
     """,
     "a step that is settled is not done again": """
         SELECT c.run_id, c.path, c.phase, c.pid FROM crash_call AS c
         JOIN workflow_node AS n ON n.run_id = c.run_id AND n.path = c.path
-        JOIN workflow_step AS s ON s.node_id = n.id AND s.status = 'completed' AND c.phase = 'step:' || s.key
+        JOIN workflow_step AS s ON s.node_id = n.id AND s.status = 'completed' AND s.phase <> 'undo'
+                               AND c.phase = 'step:' || s.key
+        WHERE c.started_at > s.finished_at
+    """,
+    "a step that is undone is not undone again": """
+        SELECT c.run_id, c.path, c.phase, c.pid FROM crash_call AS c
+        JOIN workflow_node AS n ON n.run_id = c.run_id AND n.path = c.path
+        JOIN workflow_step AS s ON s.node_id = n.id AND s.status = 'completed' AND s.phase = 'undo'
+                               AND c.phase = 'unstep:' || s.key
         WHERE c.started_at > s.finished_at
     """,
 }
@@ -268,7 +310,7 @@ def _action_paths(history: list[Any], walks: dict[str, _Walk]) -> Iterator[str]:
                 walk.status = "retried"
             continue
         walk = walks.get(entry.node or "")
-        if walk is None or data.get("compensation"):
+        if walk is None or data.get("compensation") or "step" in data:
             continue
         yield from _action_step(entry, data, walk)
 

@@ -233,12 +233,12 @@ def _count(sql: str, parameters: tuple[Any, ...] | None = None) -> int:
 
 AGAIN = """
 SELECT count(*) FROM crash_call AS c
-WHERE c.phase IN ('run', 'undo') AND (c.how = 'returned' OR c.how IS NULL)
+WHERE c.phase <> 'replay' AND (c.how = 'returned' OR c.how IS NULL)
   AND EXISTS (SELECT 1 FROM crash_call AS later
               WHERE later.run_id = c.run_id AND later.path = c.path AND later.phase = c.phase
                 AND later.started_at > c.started_at)
 """
-"""Calls that returned, or never ended, and were followed by another of the same handler."""
+"""Calls that returned, or never ended, and were followed by another of the same handler, step, or undoing of a step."""
 
 
 def started_again(dead: set[int]) -> int:

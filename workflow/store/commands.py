@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from django.db import connections, transaction
 
-from workflow import ids, states
+from workflow import failpoints, ids, states
 from workflow.definitions import Workflow
 from workflow.errors import NodeUnknown, RunConflict, RunNotFound
 from workflow.progress import HistoryRow, announce
@@ -304,6 +304,8 @@ def cancel(using: str, run_id: uuid.UUID, data: dict[str, Any], *, compensate: b
             _announce(using, _rows(using, sql.CANCEL_AND_COMPENSATE, parameters))
         else:
             _announce(using, _rows(using, sql.CANCEL, {"run": run_id, "data": _text(data)}))
+        failpoints.hit("cancel.before-commit")
+    failpoints.hit("cancel.after-commit")
 
 
 PathsToReset = Callable[[str, int, str], list[str]]

@@ -1,0 +1,69 @@
+"""A worker is frozen at each place around a commit: until its leases are gone, or while its connections are cut.
+
+`make crash` freezes it at all of them, `make test` at some.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.crash.test_kills import ON_THE_WAY, ON_THE_WAY_BACK
+from tests.support import invariants
+from tests.support.crash import dispatch, finished, key_of, lose_leases, sessions, status, terminate
+from tests.support.workers import Launcher, Worker, eventually
+from workflow import states, workflows
+from workflow.results import RunHandle
+
+pytestmark = pytest.mark.crash
+
+BACK = {"tour.last.end": ["fail", "fatal"]}
+ALL = [(place, False) for place in ON_THE_WAY] + [(place, True) for place in ON_THE_WAY_BACK]
+# In an atomic action's commit it holds the run's lock: see tests/worker/test_locks.py.
+ALL = [(place, back) for place, back in ALL if not place.startswith("atomic.before-commit")]
+PLACES = ALL if int(os.environ.get("CRASH_RUNS", "0")) >= 400 else ALL[::6]
+
+
+def frozen(workers: Launcher, place: str, back: bool) -> tuple[RunHandle, Worker]:
+    """A tour whose worker is stopped at that place."""
+    name, _, nth = place.partition("@")
+    handle = dispatch("tour", BACK if back else None)
+    workflows.publish("tour.go", {"went": True}, correlation=key_of(handle))
+    worker = workers.start(f"{name}=stop@{nth or 1}")
+    eventually(lambda: worker.code is not None or worker.is_stopped(), what=worker.said)
+    return handle, worker
+
+
+def expected(back: bool) -> str:
+    return states.COMPENSATED if back else states.COMPLETED
+
+
+@pytest.mark.parametrize(("place", "back"), PLACES)
+def test_a_worker_that_comes_back_after_its_leases_are_gone_changes_nothing(
+    workers: Launcher, place: str, back: bool
+) -> None:
+    handle, first = frozen(workers, place, back)
+    lose_leases(first.pid)
+    second = workers.start()
+    finished(handle)
+    assert status(handle) == expected(back)
+    first.send(signal.SIGCONT)
+    assert first.stop() == 0
+    assert status(handle) == expected(back)
+    invariants.check(zombies=True, dead={first.pid})  # what it was about to call, it may still have called
+    assert second.stop() == 0
+
+
+@pytest.mark.parametrize(("place", "back"), PLACES)
+def test_a_worker_whose_connections_are_cut_right_there_goes_on(
+    workers: Launcher, place: str, back: bool
+) -> None:
+    handle, worker = frozen(workers, place, back)
+    terminate(sessions())
+    worker.send(signal.SIGCONT)
+    finished(handle)
+    assert status(handle) == expected(back)
+    invariants.check(exact=True)
+    assert worker.stop() == 0
