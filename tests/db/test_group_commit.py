@@ -73,3 +73,48 @@ def test_a_boundary_that_cannot_be_stored_fails_alone(bad: HistoryEntry) -> None
     assert [isinstance(result, Rejected) for result in results] == [False, False, True, False, False]
     assert all(isinstance(result, Settlement) and result.seq for result in results[:2] + results[3:])
     assert RunEvent.objects.filter(name="log").count() == 4
+
+
+def units_at_work(claimed: list[Claim], boundaries: int) -> tuple[list[int], int]:
+    """Each claim settles so many boundaries one after another; how many each got through, and the commits."""
+    parameters = connection_parameters()
+
+    async def unit(committer: Committer, claim: Claim) -> int:
+        done = 0
+        for number in range(boundaries):
+            boundary = Boundary(history=[entry("log", data=f'{{"message": "{number}"}}')])
+            done += (await committer.settle(Settlement(claim.lease(), boundary))).seq is not None
+        return done
+
+    async def work() -> tuple[list[int], int]:
+        port = AsyncPort(lambda: parameters, "test")
+        committer = Committer(port)
+        try:
+            done = await asyncio.gather(*(unit(committer, claim) for claim in claimed))
+            assert committer.boundaries == sum(done)
+            return done, committer.commits
+        finally:
+            await port.close()
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("count", [1, Committer.LARGE - 1, Committer.LARGE, 41])
+def test_every_unit_is_told_also_when_nobody_comes_back(count: int) -> None:
+    workflows.dispatch_many("plain", [{} for _ in range(count)])
+    claimed, _ = drive(claims.claim(DjangoPort(), str(uuid.uuid4()), count, None))
+    assert units_at_work(claimed, 1) == ([1] * count, 1)
+
+
+def test_while_one_half_of_the_units_is_committed_the_other_half_is_at_work() -> None:
+    workflows.dispatch_many("plain", [{} for _ in range(40)])
+    claimed, _ = drive(claims.claim(DjangoPort(), str(uuid.uuid4()), 40, None))
+    done, commits = units_at_work(claimed, 4)
+    assert done == [4] * 40
+    assert commits == 1 + 3 * 2  # the first of all forty, from then on by halves
+
+
+def test_a_few_units_are_not_split() -> None:
+    workflows.dispatch_many("plain", [{} for _ in range(10)])
+    claimed, _ = drive(claims.claim(DjangoPort(), str(uuid.uuid4()), 10, None))
+    assert units_at_work(claimed, 4) == ([4] * 10, 4)

@@ -398,6 +398,14 @@ async def locked_runs(port: Port, run_ids: Iterable[str]) -> set[str]:
     return {row[0] for row in known} - {row[0] for row in free}
 
 
+def _tell(items: list[Item]) -> list[Item]:
+    """Gives them their answers; nobody is left."""
+    for settlement, future in items:
+        if not future.done():
+            future.set_result(settlement)
+    return []
+
+
 class Committer:
     """Group commit: takes boundaries from many units and settles those that wait in one transaction.
 
@@ -406,6 +414,11 @@ class Committer:
     until the database answers; the outcome of a commit that was cut off is asked for, never guessed.
     Boundaries of a run that somebody else keeps locked wait aside, and hold up nobody.
     """
+
+    LARGE = 16
+    """From so many boundaries on a commit is told of in two halves."""
+    TURNS = 8
+    """Of the event loop, in which a unit whose next handler is `async` and has nothing to wait for comes back."""
 
     def __init__(
         self,
@@ -440,14 +453,42 @@ class Committer:
             self._working = asyncio.create_task(self._work(), name="workflow-committer")
 
     async def _work(self) -> None:
-        while batch := self._take():
+        """Commits until nothing waits. The server and this process are to be at work at the same time: of a large
+        commit one half is told at once, and the other half when what the first made of it is on its way.
+        """
+        untold: list[Item] = []
+        while True:
+            batch = self._take()
+            if not batch:
+                if not untold:
+                    return
+                untold = _tell(untold)
+                await self._until_busy(len(self._queue) + 1)
+                continue
+            committing = asyncio.create_task(self._commit(batch), name="workflow-commit")
+            if untold:
+                await asyncio.sleep(0)  # it is sent
+                untold = _tell(untold)
             try:
-                await self._commit(batch)
+                settled = await committing
             except Exception as error:  # nobody may wait for ever for an answer
                 logger.exception("settling %d boundaries failed", len(batch))
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(error)
+                continue
+            half = len(settled) if len(settled) < self.LARGE else len(settled) // 2
+            untold = settled[half:]
+            _tell(settled[:half])
+            if untold:
+                await self._until_busy(half)
+
+    async def _until_busy(self, waiting: int) -> None:
+        """Lets units go on, until so many boundaries wait or those that need nobody else are through."""
+        for _ in range(self.TURNS):
+            if len(self._queue) >= waiting:
+                return
+            await asyncio.sleep(0)
 
     def _take(self) -> list[Item]:
         """As many as fit, one of a run at most and none of a locked one, in the order of their arrival."""
@@ -464,7 +505,8 @@ class Committer:
         self._queue = rest
         return batch
 
-    async def _commit(self, batch: list[Item]) -> None:
+    async def _commit(self, batch: list[Item]) -> list[Item]:
+        """Settles what it can; those whose answer is there and that are still to be told of it."""
         settlements = [s for s, _ in batch]
         if failpoints.armed:
             _hit("settle.before", settlements)
@@ -475,25 +517,23 @@ class Committer:
         except psycopg.errors.LockNotAvailable:
             self._queue[:0] = batch
             await self._set_aside([s.lease.run_id for s in settlements])
-            return
+            return []
         except psycopg.Error as error:
             if len(batch) == 1:
-                settlement, future = batch[0]
+                _, future = batch[0]
                 if not future.done():
                     rejected = Rejected(str(error).strip())
                     rejected.__cause__ = error
                     future.set_exception(rejected)
-                return
-            for item in batch:  # one bad boundary fails alone
-                await self._commit([item])
-            return
+                return []
+            return [
+                told for item in batch for told in await self._commit([item])
+            ]  # one bad boundary fails alone
         self.commits += 1
         self.boundaries += len(batch)
-        for settlement, future in batch:
-            if not future.done():
-                future.set_result(settlement)
         if self._announce is not None:
             self._announce([s for s in settlements if s.seq is not None])
+        return batch
 
     async def _run(self, settlements: list[Settlement]) -> None:
         """One transaction; tried again while the database is away. A refusal of the data is raised."""

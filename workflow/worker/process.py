@@ -45,6 +45,8 @@ LONGEST_PAUSE: Final = 5.0
 """Seconds, at most, between two tries while the database is away: so soon does work go on when it is back."""
 LONGEST_REST: Final = 10.0
 """The same for something in the background that fails again and again for another reason."""
+CLAIM_PAUSE: Final = 0.02
+"""Seconds between two claims while more is due than this process has room for."""
 PATIENCE: Final = 2.0
 """Seconds that a stopping worker gives a database which may be away."""
 MEGABYTE: Final = 2**20
@@ -67,6 +69,8 @@ class WorkerProcess:
         self._hurry = asyncio.Event()
         self._bell = asyncio.Event()
         self._retiring = False
+        self._rest_until = 0.0
+        """While more is due than can be taken: when to claim next, on the loop's clock, with few units free."""
         self._strangers: set[tuple[str, int]] = set()
         """Versions of workflows that were met and are not served here: their jobs are left to other workers."""
         self._outage = Outage()
@@ -209,7 +213,7 @@ class WorkerProcess:
             wait: float | None = conf.POLL_INTERVAL
             try:
                 if (room := self._room()) > 0:
-                    wait = await self._claim_or_stop(room)
+                    wait = self._rest_of_pause(room) or await self._claim_or_stop(room)
                 pause = 0.5
             except psycopg.Error as error:
                 if is_connection_lost(error):
@@ -236,6 +240,12 @@ class WorkerProcess:
         if left <= 0:
             self._retire(f"it has taken {self._units.launched} jobs")
         return min(room, left)
+
+    def _rest_of_pause(self, room: int) -> float:
+        """Seconds for which claiming had better wait, 0 for none: under a backlog units are claimed many at a time."""
+        if room >= self._options.concurrency // 4:
+            return 0
+        return max(self._rest_until - self._loop.time(), 0.0)
 
     async def _claim_or_stop(self, room: int) -> float | None:
         """Claims; a claim that is on its way when the worker is told to stop gets a little time to come back."""
@@ -269,9 +279,10 @@ class WorkerProcess:
         if claimed:
             await execute(claimed, self._runtime, self._units.launch, self._strangers)
         if len(claimed) >= room:
+            self._rest_until = self._loop.time() + CLAIM_PAUSE
             return 0 if len(self._units) < self._options.concurrency else conf.POLL_INTERVAL
-        if claimed:
-            return 0
+        if self._options.burst and claimed:
+            return 0  # a delivery may have made something due
         if self._options.burst and not self._units:
             return None
         wait = conf.POLL_INTERVAL * random.uniform(0.8, 1.2)
