@@ -98,11 +98,15 @@ WITH held AS MATERIALIZED (
     FOR UPDATE OF j SKIP LOCKED
 ), beat AS (
     UPDATE workflow_job AS j SET locked_at = now() FROM held WHERE j.id = held.id
+), seen AS (
+    UPDATE workflow_worker SET seen_at = now(), units = %s, abandoned_threads = %s
+    WHERE id = (SELECT w.id FROM workflow_worker AS w WHERE w.id = %s::uuid FOR UPDATE SKIP LOCKED)
 )
 SELECT x.job::text FROM unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
 WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease_token = x.token)
 """
-"""Touches `locked_at` of the jobs that this process still holds; the rows are the jobs whose lease is lost.
+"""Touches `locked_at` of the jobs that this process still holds, and the process's own row; the rows are the jobs whose
+lease is lost. Waits for nobody's lock.
 A job that is being settled at this moment is skipped: its boundary is a sign of life itself."""
 
 RELEASE: Final = """

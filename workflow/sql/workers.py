@@ -11,10 +11,6 @@ VALUES (%s::uuid, %s, %s, %s::jsonb, %s::jsonb, %s, %s, now(), now())
 """`serves` is a list of {"name", "version", "fingerprint", "compatible": [other versions that it takes on]};
 `queues` is empty for a worker that takes all of them."""
 
-SEEN: Final = """
-UPDATE workflow_worker SET seen_at = now(), units = %s, abandoned_threads = %s WHERE id = %s::uuid
-"""
-
 STOPPED: Final = """
 UPDATE workflow_worker SET stopped_at = now(), seen_at = now(), units = 0 WHERE id = %s::uuid
 """

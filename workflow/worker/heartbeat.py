@@ -1,8 +1,8 @@
 """Heartbeats, from a thread and a connection of their own.
 
 A handler that blocks the event loop or hogs the interpreter keeps its lease as long as this thread
-gets to run at all. One statement an interval renews every lease of the process and tells which
-are lost.
+gets to run at all. One statement an interval renews every lease of the process and its own row, and tells
+which are lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import psycopg
 from workflow import failpoints
 from workflow.conf import conf
 from workflow.sql import claim as sql
-from workflow.sql import workers as workers_sql
 from workflow.sql.arrays import plain
 from workflow.worker.outage import Outage
 
@@ -108,12 +107,9 @@ class Heartbeat:
         leases = self._leases()
         connection = self._connect()
         jobs, tokens = plain(job for job, _ in leases), plain(token for _, token in leases)
-        if leases:
-            lost = connection.execute(sql.HEARTBEAT, (jobs, tokens, jobs, tokens)).fetchall()
-            self._last = time.monotonic()
-            if lost:
-                self._on_lost()
-        connection.execute(workers_sql.SEEN, (len(leases), self._abandoned(), self._worker_id))
+        worker = (len(leases), self._abandoned(), self._worker_id)
+        if connection.execute(sql.HEARTBEAT, (jobs, tokens, *worker, jobs, tokens)).fetchall():
+            self._on_lost()
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed:
