@@ -465,12 +465,14 @@ class Committer:
                 untold = _tell(untold)
                 await self._until_busy(len(self._queue) + 1)
                 continue
-            committing = asyncio.create_task(self._commit(batch), name="workflow-commit")
-            if untold:
-                await asyncio.sleep(0)  # it is sent
-                untold = _tell(untold)
             try:
-                settled = await committing
+                if untold:
+                    committing = asyncio.create_task(self._commit(batch), name="workflow-commit")
+                    await asyncio.sleep(0)  # it is sent
+                    untold = _tell(untold)
+                    settled = await committing
+                else:
+                    settled = await self._commit(batch)
             except Exception as error:  # nobody may wait for ever for an answer
                 logger.exception("settling %d boundaries failed", len(batch))
                 for _, future in batch:
