@@ -56,9 +56,9 @@ def url(name: str, *args: Any) -> str:
     return reverse(f"workflow_dashboard:{name}", args=args)
 
 
-def text(response: Any) -> str:
+def text(response: Any, status: int = 200) -> str:
     """What a page says, without its markup."""
-    assert response.status_code == 200, response.content
+    assert response.status_code == status, response.content
     plain = re.sub(r"<(script|style).*?</\1>", "", response.content.decode(), flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", plain)).split())
 
@@ -139,6 +139,26 @@ def test_pages_are_sealed_and_not_kept(viewer: Client) -> None:
         assert "unsafe" not in policy
         assert response["X-Content-Type-Options"] == "nosniff"
         assert "no-store" in response["Cache-Control"]
+
+
+def test_refusals_are_sealed_too(manager: Client) -> None:
+    run_id = failed()
+    answers = {
+        404: [manager.get(url("run", uuid4())), manager.get(url("definition", "nope"))],
+        405: [manager.post(url("run", run_id)), manager.put(url("cancel", run_id))],
+        400: [manager.get(url("runs"), {"nope": 1}), manager.get(url("history", run_id), {"after": "x"})],
+        403: [client_of(person("nobody")).get(url("runs"))],
+        302: [Client().get(url("runs"))],
+        409: [manager.post(url("resume", run_id))],
+    }
+    for status, responses in answers.items():
+        for response in responses:
+            assert response.status_code == status
+            assert "default-src 'none'" in response["Content-Security-Policy"]
+            assert "no-store" in response["Cache-Control"]
+    assert "It is not here No such run." in text(answers[404][0], 404)
+    fetched = manager.get(url("node", run_id), {"path": "x"}, headers={"X-Requested-With": "fetch"})
+    assert (fetched.status_code, fetched.content) == (404, b"no such node")
 
 
 def test_nothing_stands_inside_a_page_that_its_policy_forbids(viewer: Client) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
@@ -28,22 +28,42 @@ def may_manage(request: HttpRequest) -> bool:
 
 def page(view: View) -> View:
     """A page that staff with `view_run` may read. GET and HEAD only."""
-    return require_safe(_guarded(view, VIEW))
+    return _answered(require_safe(_guarded(view, VIEW)))
 
 
 def command(view: View) -> View:
     """A form, and what it does: for staff with `manage_run`. GET shows it, POST does it."""
-    return require_http_methods(["GET", "HEAD", "POST"])(csrf_protect(_guarded(view, MANAGE)))
+    return _answered(require_http_methods(["GET", "HEAD", "POST"])(csrf_protect(_guarded(view, MANAGE))))
+
+
+def _answered(view: View) -> View:
+    """Whatever comes of it, a wrong method or a run that is not there too, is a sealed page that nobody keeps."""
+
+    @never_cache
+    @wraps(view)
+    def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            response = view(request, *args, **kwargs)
+        except Http404 as missing:
+            response = _missing(request, str(missing))
+        return _sealed(response, request)
+
+    return answered
 
 
 def _guarded(view: View, permission: str) -> View:
-    @never_cache
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         refused = _refused(request, permission)
-        return _sealed(view(request, *args, **kwargs) if refused is None else refused, request)
+        return view(request, *args, **kwargs) if refused is None else refused
 
     return guarded
+
+
+def _missing(request: HttpRequest, what: str) -> HttpResponse:
+    if not wants_page(request):
+        return HttpResponse(what, status=404, content_type="text/plain")
+    return render(request, "workflow/dashboard/missing.html", {"what": what}, status=404)
 
 
 def wants_page(request: HttpRequest) -> bool:
