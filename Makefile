@@ -10,13 +10,14 @@ MANAGE := $(PY) manage.py
 # The stamp carries the folder's path: a virtualenv cannot be moved, so a moved checkout builds a new one.
 STAMP := $(VENV)/installed-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
 
-.PHONY: help venv demo test serve bench bench-peers lint format typecheck migrations-check crash soak stop clean
+.PHONY: help venv demo test serve bench bench-peers bench-plots lint format typecheck migrations-check crash soak stop clean
 
 help:
 	@echo "make demo              run the example orders through real workers"
 	@echo "make test              run the tests (ARGS='-k name' adds arguments for pytest)"
 	@echo "make serve             web, dashboard, a worker and a stream of orders on http://$(HOST):$(PORT)/"
 	@echo "make bench             the benchmarks of this engine    make bench-peers: next to others"
+	@echo "make bench-plots       draws docs/performance/*.svg from what they measured"
 	@echo "make lint typecheck migrations-check format"
 	@echo "make crash soak        the tests that kill workers; the ones that run for long"
 	@echo "make stop              stop the embedded PostgreSQL (it stays up between commands)"
@@ -66,6 +67,10 @@ bench: $(STAMP)
 
 bench-peers: $(STAMP)
 	$(PY) -m bench.peers $(ARGS)
+
+bench-plots: $(STAMP)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[plots]'
+	$(PY) -m bench.plots
 
 lint: $(STAMP)
 	$(PY) -m ruff check .
