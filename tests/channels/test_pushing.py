@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -336,6 +337,32 @@ async def test_redis_goes_away_and_comes_back_while_a_page_is_open(
         await sync_to_async(drain)(run_id)
         await socket.named("completed")
     assert socket.seqs == list(range(socket.seqs[0], socket.seqs[-1] + 1))
+
+
+@pytest.mark.parametrize(("entries", "characters"), [(100, 10**9), (10**9, 100 * 20)])
+def test_what_waits_for_a_layer_is_bounded_and_the_oldest_go(
+    monkeypatch: pytest.MonkeyPatch, entries: int, characters: int
+) -> None:
+    from workflow.worker import pusher as module
+
+    monkeypatch.setattr(module, "CAPACITY", entries)
+    monkeypatch.setattr(module, "CAPACITY_BYTES", characters)
+    layer = use(Recording())
+    run_id = str(UUID(int=0))
+    text = json.dumps({"message": "12345"})
+    assert len(text) == 20
+
+    async def main() -> int:
+        pusher = module.Pusher(None)  # type: ignore[arg-type]  # with a layer nothing is notified
+        for number in range(1, 501):  # nobody takes any of it meanwhile
+            pusher.announce_rows([(run_id, number, "log", None, None, text)])  # type: ignore[list-item]
+        task = asyncio.get_running_loop().create_task(pusher.run())
+        await pusher.drained(PATIENCE)
+        task.cancel()
+        return pusher.dropped
+
+    assert async_to_sync(main)() == 400
+    assert [message["seq"] for message in layer.of(UUID(int=0))] == list(range(401, 501))
 
 
 def test_announcing_from_a_handlers_thread_is_safe() -> None:
