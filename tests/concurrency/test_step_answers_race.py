@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.runs import PATIENCE, history, names, staged
 from tests.support.threads import together
-from workflow import Action, RunConflict, WaitTimeout, Workflow, workflows
-from workflow.models import Event, Step
+from workflow import Action, RunConflict, Stage, WaitFor, WaitTimeout, Workflow, workflows
+from workflow.models import Event, Job, Node, Step
 from workflow.registry import registry
 from workflow.results import RunHandle
 from workflow.store.drive import drive
@@ -31,12 +31,14 @@ def ask(state: dict[str, Any], ctx: Any) -> Any:
 
 
 ASKING = staged(Action("act", ask))
+WAITING = Workflow("waiting", stages=[Stage("s", wait_for=WaitFor("tick", correlate="id"))])
 
 
 @pytest.fixture(autouse=True)
 def _registry() -> Iterator[None]:
     with registry.isolated():
         workflows.register(ASKING)
+        workflows.register(WAITING)
         yield
 
 
@@ -103,3 +105,30 @@ def test_an_answer_against_the_timeout() -> None:
             )
         )
         assert ended(handle) == ("timeout" if resumed else "by hand")
+
+
+def test_a_cancel_against_an_event_that_a_stage_or_a_step_waits_for() -> None:
+    """The cancel counts whoever is first; nothing of the run is left that waits or is to be done."""
+    for number in range(ROUNDS):
+        for definition in (ASKING, WAITING):
+            handle = workflows.dispatch(definition, {"id": f"{definition.name} {number}"})
+            drain(timeout=PATIENCE)
+            correlation = f"{definition.name} {number}"
+            workflows.publish("tick", correlation=correlation)
+            event = Event.objects.get(correlation=correlation)
+            told = conflicts(
+                together(
+                    [
+                        lambda h=handle: workflows.cancel(h.run_id),
+                        lambda e=event: drive(deliver(DjangoPort(), [str(e.pk)])),
+                    ]
+                )
+            )
+            assert told == [False, False]
+            drain(timeout=PATIENCE)
+            status = handle.status()
+            assert (status.run.status, names(status)[-1]) == ("cancelled", "cancelled")
+            assert not Job.objects.filter(run_id=handle.run_id).exists()
+            assert not Node.objects.filter(run_id=handle.run_id, wait_event__isnull=False).exists()
+            assert not Step.objects.filter(run_id=handle.run_id, wait_event__isnull=False).exists()
+            history(status)

@@ -10,7 +10,7 @@ from workflow import Action
 from workflow.context import Context
 from workflow.executor.replay import Replay
 
-Kind = Literal["plain", "async", "atomic", "steps", "asteps", "undoable", "aundoable"]
+Kind = Literal["plain", "async", "atomic", "steps", "asteps", "undoable", "aundoable", "asks", "aasks"]
 KINDS: tuple[Kind, ...] = ("plain", "async", "atomic", "steps", "asteps", "undoable", "aundoable")
 NAP = 0.05
 """Seconds that a handler with steps suspends itself for."""
@@ -124,6 +124,17 @@ async def _aundo_first(value: int, ctx: Context) -> None:
         await deeds.ado(ctx, undo=True)
 
 
+def _asks(state: State, ctx: Context) -> Any:
+    """Suspended until somebody publishes `asking.go`."""
+    with record.call(ctx, "run"):
+        return ctx.step.wait_event("answer", "asking.go", correlate="key")
+
+
+async def _aasks(state: State, ctx: Context) -> Any:
+    with record.call(ctx, "run"):
+        return await ctx.step.await_event("answer", "asking.go", correlate="key")
+
+
 def _body(ctx: Context, key: str) -> int:
     with record.call(ctx, f"step:{key}"):
         return ctx.attempt
@@ -137,4 +148,6 @@ _HANDLERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "asteps": (_asteps, _undo_asteps),
     "undoable": (_undoable, _undo_plain),
     "aundoable": (_aundoable, _undo_async),
+    "asks": (_asks, _undo_plain),
+    "aasks": (_aasks, _undo_async),
 }

@@ -40,6 +40,8 @@ booking = Workflow(
 )
 """Its steps are undone each on its own, between the actions, and those of the last action though it fails."""
 ledger = Workflow("ledger", stages=[Stage("s", actions=[act("a", "steps")])])
+asking = Workflow("asking", stages=[Stage("s", actions=[act("a", "asks")])])
+aasking = Workflow("aasking", stages=[Stage("s", actions=[act("a", "aasks")])])
 impatient = Workflow(
     "impatient", stages=[Stage("s", actions=[act("before"), act("a", timeout=0.5, attempts=2), act("after")])]
 )

@@ -411,3 +411,56 @@ def test_suspensions_show_in_the_history() -> None:
         "stage.completed",
         "completed",
     ]
+
+
+def test_a_body_at_work_holds_a_lease_of_its_own() -> None:
+    seen: list[Any] = []
+
+    def body() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT s.status, s.attempt, s.lease_token = j.lease_token, "
+                "round(extract(epoch FROM s.lease_until - now())) FROM workflow_step AS s, workflow_job AS j"
+            )
+            seen.extend(cursor.fetchall())
+
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.run("default", body)
+
+    run_through(stepping(handler))
+    assert seen == [("running", 1, True, 300)]
+    (row,) = Step.objects.all()
+    assert (row.status, row.lease_token, row.lease_until) == ("completed", None, None)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_poll_in_hand_is_nobody_elses_for_a_minute_and_every_outcome_says_when_the_next_is_due(
+    is_async: bool,
+) -> None:
+    seen: list[Any] = []
+
+    def next_poll() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT round(extract(epoch FROM next_poll_at - now())) FROM workflow_step")
+            return cursor.fetchone()[0]
+
+    def poll() -> Any:
+        seen.append(next_poll())
+        return "ready" if len(seen) == 2 else None
+
+    async def apoll() -> Any:
+        return await sync_to_async(poll)()
+
+    def plain(state: dict[str, Any], ctx: Any) -> Any:
+        return ctx.step.wait_for("report", poll, interval=5)
+
+    async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
+        return await ctx.step.await_for("report", apoll, interval=5)
+
+    handle = workflows.dispatch(stepping(coroutine if is_async else plain), {})
+    drain(handle.run_id)
+    assert (seen, next_poll()) == ([60], 5)
+    advance(5)
+    drain(handle.run_id)
+    assert (seen, next_poll()) == ([60, 60], None)
+    assert handle.status().run.state == {"act": "ready"}

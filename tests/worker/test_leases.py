@@ -14,13 +14,13 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from tests.support import invariants
-from tests.support.crash import age_leases, called, calls, dispatch, finished, node, status
+from tests.support.crash import age_leases, called, calls, dispatch, finished, lose_leases, node, status
 from tests.support.threads import together
 from tests.support.workers import Launcher, database_url, eventually
 from tests.worker.test_bad_handlers import full_strength
 from workflow import states, sweeps, workflows
 from workflow.errors import FailureCode
-from workflow.models import Job, Run, RunEvent
+from workflow.models import Job, Run, RunEvent, Step
 
 pytestmark = pytest.mark.crash
 
@@ -112,6 +112,44 @@ def test_a_worker_that_cannot_heartbeat_gives_up_its_handlers_and_says_so(worker
     invariants.check(zombies=True)
 
 
+def test_a_worker_that_cannot_heartbeat_claims_nothing_more(workers: Launcher) -> None:
+    mute = workers.start("heartbeat.before=raise", settings=SHORT)
+    eventually(lambda: mute.lines("no heartbeat has reached the database"))
+    other = workers.start()
+    handles = [dispatch("plain") for _ in range(30)]
+    finished(*handles)
+    assert {pid for handle in handles for _, pid, _ in calls(handle, "plain.s.a")} == {other.pid}
+    assert mute.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "values", "bodies"),
+    [("settle.before:step", [2, 2], [1, 2]), ("settle.after:step", [1, 2], [1])],
+    ids=["the first has stored nothing", "the first has stored its value"],
+)
+def test_of_two_executions_of_a_step_the_second_is_given_the_stored_value_or_the_first_loses(
+    workers: Launcher, place: str, values: list[int], bodies: list[int]
+) -> None:
+    """Its body returns the number of the attempt. The first worker is stopped for too long, and comes back."""
+    first = workers.start(f"{place}=stop@2")
+    handle = dispatch("ledger")
+    eventually(first.is_stopped)
+    lose_leases(first.pid)
+    second = workers.start()
+    finished(handle)
+    first.send(signal.SIGCONT)
+    eventually(lambda: first.lines(str(handle.run_id), "lease-lost"))
+    steps = Step.objects.filter(run_id=handle.run_id, kind="run").order_by("key")
+    assert [(step.key, step.status, step.value) for step in steps] == [
+        ("first", "completed", values[0]),
+        ("second", "completed", values[1]),
+    ]
+    assert node(handle, "ledger.s.a").output == values
+    assert [attempt for attempt, _, _ in calls(handle, "ledger.s.a", "step:first")] == bodies
+    assert [first.stop(), second.stop()] == [0, 0]
+    invariants.check(zombies=True)
+
+
 def test_past_the_absolute_cap_a_job_fails_for_good_heartbeats_or_not(workers: Launcher) -> None:
     workers.start(settings={"JOB_ABSOLUTE_TIMEOUT": 1})
     handle = dispatch("pair", {"pair.s.b": ["hold:60"]})
@@ -160,6 +198,15 @@ def stale(count: int) -> list[uuid.UUID]:
             "locked_at = now() - interval '1 hour', started_at = now()"
         )
     return [handle.run_id for handle in handles]
+
+
+def test_a_stale_lease_goes_back_with_its_reason_a_backoff_and_its_attempt_spent(workers: Launcher) -> None:
+    (run_id,) = stale(1)
+    assert sweeps.run_once()["leases"] == 1
+    job = Job.objects.get(run_id=run_id)
+    assert job.last_error.startswith(f"{FailureCode.LEASE_HEARTBEAT_LOST}: ")
+    assert (job.lease_token, job.worker_id, job.locked_at, job.started_at, job.attempt) == (*[None] * 4, 1)
+    assert Job.objects.filter(pk=job.pk, available_at__gt=Now()).exists()
 
 
 def test_sweepers_that_race_take_each_lease_once(workers: Launcher) -> None:

@@ -8,11 +8,11 @@ import pytest
 from django.db import connection
 
 from tests.support import invariants
-from tests.support.crash import called, dispatch, finished, node, sessions
+from tests.support.crash import called, dispatch, finished, key_of, node, sessions, status
 from tests.support.workers import Launcher, eventually
 from workflow import states, workflows
 from workflow.errors import RunConflict
-from workflow.models import RunEvent
+from workflow.models import Job, RunEvent
 
 pytestmark = pytest.mark.crash
 
@@ -83,6 +83,23 @@ def test_plain_handlers_run_at_once_up_to_the_number_of_threads(workers: Launche
         assert cursor.fetchone() == (8,)
 
 
+@pytest.mark.parametrize("name", ["asking", "aasking"])
+def test_a_suspended_handler_holds_no_slot_thread_lease_or_transaction(workers: Launcher, name: str) -> None:
+    workers.start(settings={"CONCURRENCY": 1, "THREADS": 1})
+    handles = [dispatch(name) for _ in range(3)]
+    eventually(lambda: {node(handle, f"{name}.s.a").status for handle in handles} == {states.WAITING})
+    finished(dispatch("plain"), dispatch("calm"))
+    assert {status(handle) for handle in handles} == {states.RUNNING}
+    jobs = Job.objects.filter(run_id__in=[handle.run_id for handle in handles])
+    assert list(jobs.values_list("lease_token", flat=True)) == [None] * 3
+    assert not sessions("xact_start IS NOT NULL AND pid <> pg_backend_pid()")
+    for handle in handles:
+        workflows.publish("asking.go", correlation=key_of(handle))
+    finished(*handles)
+    assert [node(handle, f"{name}.s.a").attempt for handle in handles] == [1] * 3
+    invariants.check()
+
+
 def test_whoever_blocks_the_event_loop_is_told_on(workers: Launcher) -> None:
     worker = workers.start()
     finished(dispatch("calm", {"calm.s.a": ["block:3"]}))
@@ -105,17 +122,21 @@ def test_a_wide_stage_ends_once_whichever_members_come_in_last(workers: Launcher
     invariants.check(exact=True)
 
 
-def test_cancels_that_race_with_completion_have_one_winner(workers: Launcher) -> None:
+@pytest.mark.parametrize(
+    ("deed", "end"), [("ok", states.COMPLETED), ("fatal", states.COMPENSATED)], ids=["completion", "failure"]
+)
+def test_cancels_that_race_with_the_end_have_one_winner(workers: Launcher, deed: str, end: str) -> None:
+    """Or with turning back: a run that compensates cannot be cancelled, and says so."""
     workers.start()
     outcomes = set()
     for _ in range(40):
-        handle = dispatch("pair")
+        handle = dispatch("pair", {"pair.s.b": [deed]})
         eventually(lambda handle=handle: node(handle, "pair.s.b").status != states.PENDING)
         try:
             workflows.cancel(handle.run_id)
             won = states.CANCELLED
         except RunConflict:
-            won = states.COMPLETED
+            won = end
         finished(handle)
         assert handle.status().run.status == won
         outcomes.add(won)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -11,7 +14,7 @@ import pytest
 
 from tests.support import invariants
 from tests.support.crash import called, calls, dispatch, finished, node, status
-from tests.support.workers import Launcher, eventually
+from tests.support.workers import REPOSITORY, Launcher, database_url, eventually
 from workflow import states
 from workflow.models import Job, RunEvent, Worker
 
@@ -144,6 +147,46 @@ def test_a_second_signal_to_the_parent_hurries_its_children(workers: Launcher) -
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     assert node(handle, "plain.s.a").attempt == 0
+
+
+NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"]
+if os.geteuid() != 0:
+    NAMESPACE.append(
+        "--map-root-user"
+    )  # root needs no user namespace, and would lose its way to the database in one
+"""Runs a command as process 1 of a namespace of its own, as a container does."""
+
+
+def _has_namespaces() -> bool:
+    return (
+        shutil.which("unshare") is not None
+        and not subprocess.run([*NAMESPACE, "true"], check=False).returncode
+    )
+
+
+@pytest.mark.skipif(not _has_namespaces(), reason="this machine makes no process namespaces")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_process_1_of_a_container_hears_its_signals(workers: Launcher, number: int, processes: int) -> None:
+    command = [sys.executable, "manage.py", "workflow:worker", "--processes", str(processes)]
+    environment = {
+        **os.environ,
+        "DATABASE_URL": database_url(),
+        "DJANGO_SETTINGS_MODULE": "tests.crash_app.settings",
+    }
+    with subprocess.Popen([*NAMESPACE, *command], cwd=REPOSITORY, env=environment) as container:
+        try:
+            eventually(lambda: Worker.objects.filter(stopped_at=None).count() == processes)
+            pids = set(Worker.objects.values_list("pid", flat=True))
+            assert (1 in pids) == (processes == 1)
+            finished(dispatch("plain"))
+            (first,) = psutil.Process(container.pid).children()
+            first.send_signal(number)
+            assert container.wait(60) == 0
+        finally:
+            container.kill()
+    assert not Worker.objects.filter(stopped_at=None).exists()
+    invariants.check(exact=True)
 
 
 def test_a_child_that_dies_is_replaced(workers: Launcher) -> None:
