@@ -117,7 +117,9 @@ class Node(models.Model):
     resolves a wait knows from it which job to wake, without the definition at hand.
 
     `completed_seq` is the number of the history entry that completed it: the order in which
-    outputs were merged, and the reverse of the order of compensation. The `wait_*` columns are
+    outputs were merged, and the reverse of the order of compensation. A node that has failed has the
+    number of the entry that says so: of several that failed, the first is the one whose error counts.
+    The `wait_*` columns are
     set while the node is parked for an event; `wait_outcome` is how its wait was resolved
     (`{"event": ...}`, `{"payload": ...}` or `{"timeout": true}`), written once and read by the
     unit that goes on.
