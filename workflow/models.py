@@ -119,8 +119,7 @@ class Node(models.Model):
     `completed_seq` is the number of the history entry that completed it: the order in which
     outputs were merged, and the reverse of the order of compensation. A node that has failed has the
     number of the entry that says so: of several that failed, the first is the one whose error counts.
-    The `wait_*` columns are
-    set while the node is parked for an event; `wait_outcome` is how its wait was resolved
+    The `wait_*` columns are set while the node is parked for an event; `wait_outcome` is how its wait was resolved
     (`{"event": ...}`, `{"payload": ...}` or `{"timeout": true}`), written once and read by the
     unit that goes on.
     """
@@ -249,6 +248,10 @@ class Step(models.Model):
 
     `phase` is `run` or `compensate` for the steps of an action and of its compensation, and `undo` for the compensation
     of the step of that key. `completed_seq` is set where there is one: the run's history number at that time.
+
+    `kind` is `run`, `sleep`, `poll` or `event`; `status` is `running` (a body is at work, under a lease of its own),
+    `waiting`, `completed` or `failed`. A `sleep` stays `waiting` when it is over: its `deadline`, fixed when it began,
+    tells, and one more write for each of them would tell nothing more.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
