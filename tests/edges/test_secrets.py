@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest
@@ -86,7 +87,7 @@ SHOP = Workflow(
         ),
         Stage("mark", actions=[Action("seal", seal, output=list[SecretStr])]),
         Stage("see", actions=[Action("look", look, attempts=1)]),
-        Stage("wait", wait_for=WaitFor("never")),
+        Stage("wait", wait_for=WaitFor("never", correlate="pin")),
     ],
 )
 
@@ -97,7 +98,11 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
     seen.clear()
-    addresses = web.addresses(path("api/", include(workflow_routes())), path("admin/", admin.site.urls))
+    addresses = web.addresses(
+        path("api/", include(workflow_routes())),
+        path("admin/", admin.site.urls),
+        path("dashboard/", include("workflow.dashboard.urls")),
+    )
     with registry.isolated(), override_settings(ROOT_URLCONF=addresses):
         workflows.register(SHOP)
         yield
@@ -146,7 +151,11 @@ def test_no_surface_shows_it(order_id: str) -> None:
     pages = [reverse("admin:workflow_run_change", args=[run_id]), reverse("admin:workflow_run_changelist")]
     pages += [reverse("admin:workflow_node_change", args=[pk]) for pk in nodes_of(run_id)]
     pages += [reverse("admin:workflow_node_changelist") + f"?q={run_id}"]
-    pages += [f"/api/{run_id}/", "/api/", f"/api/{run_id}/history/"]
+    pages += [f"/api/{run_id}/", "/api/", f"/api/{run_id}/history/", "/dashboard/", f"/dashboard/{run_id}/"]
+    parts = ("state", "timeline", "data", "history", "retry", "cancel", "resume")
+    pages += [f"/dashboard/{run_id}/{part}/" for part in parts]
+    paths = Node.objects.filter(run=run_id).values_list("path", flat=True)
+    pages += [f"/dashboard/{run_id}/node/?path={quote(node)}" for node in paths]
     texts = {page: html.unescape(read(client, page)) for page in pages}
     for command in (
         ("workflow:status", str(run_id)),

@@ -16,7 +16,7 @@ from workflow.admin.base import ReadOnlyAdmin, as_uuid
 from workflow.admin.filters import CreatedFilter, NodeKindFilter, NodeStatusFilter, ParkedFilter
 from workflow.conf import conf
 from workflow.models import Node, Step
-from workflow.redact import redact, redact_error
+from workflow.redact import redact, redact_error, redact_text
 
 MOST_STEPS: Final = 200
 
@@ -77,6 +77,8 @@ class NodeAdmin(ReadOnlyAdmin):
         row.output = redact(row.output, secrets=secrets)
         row.wait_outcome = redact(row.wait_outcome, secrets=secrets)
         row.error = redact_error(row.error, secrets=secrets)
+        if row.wait_correlation is not None:  # it may be the value of a secret key
+            row.wait_correlation = redact_text(row.wait_correlation, secrets=secrets)
 
     def more(self, request: HttpRequest, obj: Node) -> dict[str, Any]:
         secrets = history.secrets_of_run(obj.run_id)

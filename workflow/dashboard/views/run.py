@@ -23,7 +23,7 @@ from workflow.dashboard.access import may_manage, page, wants_page
 from workflow.definitions import Stage, Tree
 from workflow.history import Entry
 from workflow.models import Node, Run, Step
-from workflow.redact import redact, redact_error
+from workflow.redact import redact, redact_error, redact_text
 from workflow.registry import registry
 
 LATEST: Final = 100
@@ -238,7 +238,7 @@ def _detail(request: HttpRequest, run_id: UUID, path: str, found: Mapping[str, A
         kind=row.kind,
         status=row.status,
         symbol=drawing.SYMBOLS.get(row.status, "?"),
-        facts=_facts(row),
+        facts=_facts(row, secrets),
         output="" if row.output is None else _shown_json(redact(row.output, secrets=secrets)),
         error=_shown_error(redact_error(row.error, secrets=secrets)),
         attempts=_attempts(entries),
@@ -249,7 +249,9 @@ def _detail(request: HttpRequest, run_id: UUID, path: str, found: Mapping[str, A
     )
 
 
-def _facts(row: Node) -> list[tuple[str, str]]:
+def _facts(row: Node, secrets: Iterable[str]) -> list[tuple[str, str]]:
+    # What a wait correlates by may be a secret of the run's own.
+    correlation = redact_text(row.wait_correlation or "", secrets=secrets)
     facts = [
         ("attempts", str(row.attempt) if row.attempt else ""),
         ("attempts to undo", str(row.compensate_attempt) if row.compensate_attempt else ""),
@@ -258,7 +260,7 @@ def _facts(row: Node) -> list[tuple[str, str]]:
         ("finished", terminal.moment(row.finished_at) if row.finished_at else ""),
         ("next at", terminal.moment(row.due_at) if row.due_at else ""),
         ("waits for", _shown_text(row.wait_event)),
-        ("correlation", _shown_text(row.wait_correlation)),
+        ("correlation", _shown_text(correlation)),
         ("until", terminal.moment(row.wait_until) if row.wait_until else ""),
     ]
     return [(name, value) for name, value in facts if value]
