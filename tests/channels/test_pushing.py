@@ -24,6 +24,7 @@ from tests.channels.conftest import MEMORY, NONE, PATIENCE, Redis, cookie_of, op
 from tests.kitchen import workflows as kitchen
 from tests.support.web import ORDER, completed, waiting
 from workflow import Action, Stage, Workflow, parallel, progress, workflows
+from workflow.ids import new_run_id
 from workflow.models import Run, RunEvent
 from workflow.registry import registry
 from workflow.store.ports import connection_parameters
@@ -284,6 +285,12 @@ def test_commands_without_a_layer_notify_after_their_commit(settings: Any) -> No
         workflows.cancel(run_id)
         seq = Run.objects.get(pk=run_id).seq
         assert listener.hear(1) == {str(run_id): (seq, seq)}
+
+
+@pytest.mark.parametrize("run_id", [UUID(int=0), UUID(int=2**128 - 1), new_run_id()])
+def test_the_groups_of_runs_have_names_that_every_layer_takes(run_id: UUID) -> None:
+    for name in (progress.GROUP, progress.run_group(run_id)):
+        assert BaseChannelLayer().require_valid_group_name(name)
 
 
 def test_payloads_are_read_as_they_were_written() -> None:

@@ -424,6 +424,7 @@ def test_at_a_glance(viewer: Client) -> None:
     assert "host-1:7 : 3 of 9 units, slow" in said
     assert "web-order v1" in said
     assert "2 ended, 1 failed or undone, last hour" in said
+    assert "2 ended, 1 failed or undone, last day" in said
     assert "silent" not in said
     assert "gone" not in said
 

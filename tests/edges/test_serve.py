@@ -190,6 +190,10 @@ def test_when_one_of_them_ends_so_do_the_others(terminal: Terminal, tmp_path: Pa
 
 def test_make_serve_does_just_that() -> None:
     said = subprocess.run(
-        ["make", "-n", "serve", "PORT=8123"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "-n", "serve", "PORT=8123"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert said.stdout.splitlines()[-1].endswith("-m example_project.serve 127.0.0.1 8123")
