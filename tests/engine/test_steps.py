@@ -464,3 +464,22 @@ def test_a_poll_in_hand_is_nobody_elses_for_a_minute_and_every_outcome_says_when
     drain(handle.run_id)
     assert (seen, next_poll()) == ([60, 60], None)
     assert handle.status().run.state == {"act": "ready"}
+
+
+def test_a_failed_step_whose_error_the_handler_caught_is_called_again_by_its_replay() -> None:
+    def body() -> str:
+        calls.append("body")
+        if len(calls) == 1:
+            raise RuntimeError("not now")
+        return "done"
+
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        try:
+            return ctx.step.run("k", body)
+        except RuntimeError:
+            ctx.step.sleep("nap", 10)
+        return None
+
+    status = run_through(stepping(handler), seconds=10)
+    assert (status.run.state, node(status, "w.s.act").attempt) == ({"act": "done"}, 1)
+    assert calls == ["body", "body"]
