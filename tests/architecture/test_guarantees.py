@@ -43,7 +43,7 @@ def sentences() -> list[tuple[str, list[str]]]:
 
 
 @cache
-def tests_in(path: str) -> frozenset[str]:
+def known_in(path: str) -> frozenset[str]:
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     functions = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return frozenset(each.name for each in functions if each.name.startswith("test_"))
@@ -69,4 +69,4 @@ def test_each_sentence_names_tests_that_are_there(sentence: str, tests: list[str
     for named in tests:
         path, _, name = named.partition("::")
         assert (ROOT / path).is_file(), named
-        assert name in tests_in(path), named
+        assert name in known_in(path), named
