@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from django.db import connection
 
 from tests.support import invariants
 from tests.support.storm import Storm, started_again
@@ -17,10 +18,19 @@ ROUND = 80
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 
+def deadlocks() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        found: int = cursor.fetchone()[0]
+        return found
+
+
 @pytest.mark.parametrize("number", range((RUNS + ROUND - 1) // ROUND))
 def test_random_runs_survive_random_trouble(workers: Launcher, number: int) -> None:
+    before = deadlocks()
     storm = Storm(workers, SEED + number)
     storm.blow(ROUND)
     print(dict(storm.tally.counts))
     invariants.check(zombies=True, dead=storm.tally.dead)
     assert started_again(storm.tally.dead) == 0
+    assert deadlocks() == before  # all of them have left, and reported what they met

@@ -56,6 +56,13 @@ ALWAYS = {
           ON e.run_id = n.run_id AND e.seq = n.completed_seq AND e.node = n.path AND e.name = 'action.completed'
         WHERE n.kind = 'action' AND n.status IN ('completed', 'compensated') AND e.seq IS NULL
     """,
+    "a stage ends once, unless its run was retried": """
+        SELECT e.run_id, e.node, count(*) FROM workflow_runevent AS e
+        WHERE e.name IN ('stage.completed', 'stage.failed', 'stage.skipped')
+          AND NOT EXISTS (SELECT 1 FROM workflow_runevent AS r
+                          WHERE r.run_id = e.run_id AND r.name = 'resumed' AND r.data ? 'retry')
+        GROUP BY 1, 2 HAVING count(*) > 1
+    """,
     "an event serves one wait of a run": """
         SELECT w.run_id, w.event_id, count(*) FROM (
             SELECT run_id, event_id FROM workflow_node WHERE event_id IS NOT NULL

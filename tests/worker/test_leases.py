@@ -57,7 +57,7 @@ def test_what_a_worker_writes_after_it_was_stopped_for_too_long_does_not_count(
     first = workers.start(f"{place}=stop@1")
     handle = dispatch("plain", {"plain.s.a": ["progress:1"]})
     eventually(first.is_stopped)
-    age_leases(first.pid)
+    lose_leases(first.pid)
     second = workers.start()
     finished(handle)
     assert (node(handle, "plain.s.a").output, node(handle, "plain.s.a").attempt) == (2, 2)
@@ -76,7 +76,7 @@ def test_an_atomic_action_of_a_worker_that_was_stopped_leaves_nothing_behind(wor
     first = workers.start("attempt.after=stop@1")
     handle = dispatch("atomic")
     eventually(first.is_stopped)
-    age_leases(first.pid)
+    lose_leases(first.pid)
     workers.start()
     finished(handle)
     first.send(signal.SIGCONT)
@@ -233,7 +233,7 @@ def test_a_worker_that_finishes_just_before_the_sweep_has_finished(workers: Laun
     first = workers.start("settle.before:running-completed=stop@1")
     handle = dispatch("plain")
     eventually(first.is_stopped)
-    age_leases(first.pid)
+    lose_leases(first.pid)
     with psycopg.connect(database_url()) as other:
         other.execute("SELECT 1 FROM workflow_run WHERE id = %s FOR UPDATE", (handle.run_id,))
         assert sweeps.run_once()["leases"] == 0  # it passes by a run that is being written to
