@@ -140,6 +140,7 @@ ADDRESSES = [
     "/dashboard/?workflow=past-large-500&status=failed",
     "/dashboard/?workflow=past-mail&age=1d&status=compensated",
     "/dashboard/?q=customer-100",
+    "/dashboard/?q=key-100",
     "/dashboard/?q=nothing-like-it",
     "/dashboard/?q=<old>",
     "/dashboard/?q=<begin>",

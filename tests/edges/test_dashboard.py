@@ -318,7 +318,7 @@ def ids_on(response: Any) -> list[str]:
 def test_runs_are_found_by_what_the_form_offers(viewer: Client) -> None:
     bad = failed("l-1", correlation_id="customer-1")
     parked = waiting("l-2", correlation_id="customer-2")
-    done = completed(correlation_id="customer-2")
+    done = completed(correlation_id="customer-2", idempotency_key="key-2")
     page = url("runs")
     assert ids_on(viewer.get(page)) == [str(done), str(parked), str(bad)]
     for query, expected in (
@@ -328,6 +328,8 @@ def test_runs_are_found_by_what_the_form_offers(viewer: Client) -> None:
         ({"correlation": "customer-2"}, [done, parked]),
         ({"correlation": "customer-2", "workflow": "web-free"}, [done]),
         ({"q": "customer-1"}, [bad]),
+        ({"q": "key-2"}, [done]),
+        ({"q": "key-2", "status": "failed"}, []),
         ({"q": str(parked)}, [parked]),
         ({"q": str(parked).upper()}, [parked]),
         ({"q": str(parked).replace("-", "")}, [parked]),
@@ -748,13 +750,13 @@ def test_filters_know_their_conditions() -> None:
 
     query = QueryDict(f"workflow=a&status=failed&correlation=b&age=1h&q=c&older={ids.new_run_id()}")
     names, parameters = filters.parse(query).conditions(timezone.now())
-    assert set(names) <= set(reading.sql.RUN_CONDITIONS)
-    for name in names:
+    assert set(names) <= {*sql.RUN_CONDITIONS, *sql.SEARCHES}
+    for name in set(names) & set(sql.RUN_CONDITIONS):
         for parameter in re.findall(r"%\((\w+)\)s", reading.sql.RUN_CONDITIONS[name]):
             assert parameter in parameters
-    assert sorted(names) == ["correlation", "exact", "older", "since", "status", "workflow"]
-    names, parameters = filters.parse(QueryDict("q=0199c0de")).conditions(timezone.now())
-    assert names == ["text"]  # either of the two
-    assert set(re.findall(r"%\((\w+)\)s", sql.RUN_CONDITIONS["exact"] + sql.RUN_CONDITIONS["within"])) == set(
-        parameters
-    )
+    assert sorted(names) == ["correlation", "older", "since", "status", "words", "workflow"]
+    for text, name in (("0199c0de", "id"), ("customer 1", "words")):
+        names, parameters = filters.parse(QueryDict(f"q={text}")).conditions(timezone.now())
+        assert names == [name]
+        asked = "".join(sql.RUN_CONDITIONS[kind] for kind in sql.SEARCHES[name])
+        assert set(re.findall(r"%\((\w+)\)s", asked)) == {"names", *parameters}

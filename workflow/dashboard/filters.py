@@ -123,16 +123,18 @@ def _place(value: str, name: str) -> UUID:
 
 
 def _add_text(value: str, parameters: dict[str, Any]) -> str:
-    """Text is a correlation id, or a run's or node's id, whole, within other words, or its beginning."""
+    """Text is a correlation id or an idempotency key, or a run's or node's id, whole, within other words, or its
+    beginning.
+    """
     parameters["text"] = value
     if whole := _UUID.search(value):
         run_id = ids.run_of(UUID(whole[0]))
         parameters.update(low=run_id, high=run_id)
-        return "text"
+        return "id"
     if _PREFIX.fullmatch(value) and (digits := value.replace("-", "")):
         parameters.update(low=UUID(digits.ljust(32, "0")), high=UUID(digits.ljust(32, "f")))
-        return "text"
-    return "exact"
+        return "id"
+    return "words"
 
 
 def lowest_id(moment: datetime) -> UUID:

@@ -30,6 +30,9 @@ WORKFLOWS: Final = 200
 PAIRS: Final = 200
 """Queues and priorities in which the oldest due job is looked for."""
 
+NAMES_AGE: Final = 10.0
+"""Seconds for which the names of workflows are kept."""
+
 T = TypeVar("T")
 Row = dict[str, Any]
 
@@ -68,6 +71,8 @@ class Bucket:
 def runs(filters: Filters) -> Page:
     """One page of the list. Raises `TookTooLong`."""
     names, parameters = filters.conditions(timezone.now())
+    if not sql.SEARCHES.keys().isdisjoint(names):
+        parameters["names"] = plain(kept("workflows", NAMES_AGE, workflows_with_runs))
     upwards = filters.newer is not None
     statement = _statement(names, "ASC" if upwards else "DESC")
     try:
@@ -85,11 +90,12 @@ def runs(filters: Filters) -> Page:
 
 
 def _statement(names: list[str], direction: str) -> str:
-    """The list on which all of these conditions hold; of "text", one of the two that it stands for."""
-    if "text" in names:
-        others = [name for name in names if name != "text"]
-        one, other = (_statement([*others, either], direction) for either in ("exact", "within"))
-        return sql.EITHER.format(one=one, other=other, direction=direction)
+    """The list on which all of these conditions hold; of a search, one of those that it stands for."""
+    for name, kinds in sql.SEARCHES.items():
+        if name in names:
+            others = [one for one in names if one != name]
+            lists = ") UNION (".join(_statement([*others, kind], direction) for kind in kinds)
+            return sql.EITHER.format(lists=f"({lists})", direction=direction)
     conditions = "".join(sql.RUN_CONDITIONS[name] for name in names)
     return sql.RUNS.format(conditions=conditions, direction=direction)
 

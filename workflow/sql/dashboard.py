@@ -21,15 +21,19 @@ RUN_CONDITIONS: Final = {
     "since": " AND r.id >= %(since)s::uuid",
     "until": " AND r.id < %(until)s::uuid",
     "exact": " AND r.correlation_id = %(text)s",
+    "keyed": " AND r.idempotency_key = %(text)s AND r.workflow = ANY(%(names)s::text[])",
     "within": " AND r.id >= %(low)s::uuid AND r.id <= %(high)s::uuid",
     "older": " AND r.id < %(older)s::uuid",
     "newer": " AND r.id > %(newer)s::uuid",
 }
 
+SEARCHES: Final = {"words": ("exact", "keyed"), "id": ("exact", "keyed", "within")}
+"""What a text that somebody looks for may be. `names` are the workflows there are: the index of keys begins with them."""
+
 EITHER: Final = """
-SELECT * FROM (({one}) UNION ({other})) AS r ORDER BY r.id {direction} LIMIT %(limit)s
+SELECT * FROM ({lists}) AS r ORDER BY r.id {direction} LIMIT %(limit)s
 """
-"""One page of the runs that two lists have together. With OR in one list the planner would walk along the ids of all
+"""One page of the runs that some lists have together. With OR in one list the planner would walk along the ids of all
 runs, and look for the few that are meant from the newest on."""
 
 COUNTS: Final = """

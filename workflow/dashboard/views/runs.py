@@ -58,7 +58,7 @@ def runs(request: HttpRequest) -> HttpResponse:
         context["too_long"] = True
     if "fragment" in request.GET:
         return render(request, "workflow/dashboard/_runs.html", context)
-    context["names"] = reading.kept("workflows", 10.0, reading.workflows_with_runs)
+    context["names"] = reading.kept("workflows", reading.NAMES_AGE, reading.workflows_with_runs)
     context["statuses"] = [filters.LIVE, *states.RUN_STATUSES]
     context["ages"] = [(key, text) for key, (text, _, _) in filters.AGES.items()]
     return render(request, "workflow/dashboard/runs.html", context)
