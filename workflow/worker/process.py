@@ -25,7 +25,7 @@ from workflow.store.ports import AsyncPort, connection_parameters
 from workflow.store.settle import Committer, is_connection_lost
 from workflow.transports.postgres import doorbell_class
 from workflow.worker.heartbeat import Heartbeat
-from workflow.worker.memory import resident
+from workflow.worker.memory import collected_seldom, resident
 from workflow.worker.options import Options
 from workflow.worker.outage import Outage
 from workflow.worker.pusher import Pusher
@@ -396,4 +396,5 @@ def run_process(options: Options) -> int:
         _install_signals(process, options.parent is not None)
         return await process.run()
 
-    return asyncio.run(main())
+    with collected_seldom():
+        return asyncio.run(main())
