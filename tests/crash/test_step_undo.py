@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.support import invariants
-from tests.support.crash import calls, dispatch, finished, node, status, take_over
+from tests.support.crash import THOROUGH, calls, dispatch, finished, node, status, take_over
 from tests.support.workers import Launcher, Worker, eventually
 from workflow import states
 from workflow.models import Node, Step
@@ -43,7 +43,7 @@ def undoings(handle: RunHandle) -> dict[tuple[str, str], int]:
     return {(path, key): len(calls(handle, f"booking.{path}", f"unstep:{key}")) for path, key in UNDONE}
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", PLACES if THOROUGH else PLACES[::2])
 def test_steps_are_undone_once_whichever_boundary_kills_the_worker(workers: Launcher, place: str) -> None:
     name, _, nth = place.partition("@")
     handle = dispatch("booking", {"booking.last.end": ["fatal"]})
@@ -87,7 +87,7 @@ def finished_or_dead(handle: RunHandle, worker: Worker) -> None:
     eventually(lambda: worker.code is not None or status(handle) in states.RUN_TERMINAL, what=worker.said)
 
 
-@pytest.mark.parametrize("number", range(1, 8))
+@pytest.mark.parametrize("number", range(1, 8, 1 if THOROUGH else 3))
 def test_steps_are_undone_once_though_the_answer_to_a_commit_is_lost(workers: Launcher, number: int) -> None:
     workers.start(f"settle.answer:compensate=lose@{number}")
     handle = dispatch("booking", {"booking.last.end": ["fatal"]})

@@ -5,14 +5,22 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
 
 from tests.crash.test_kills import ON_THE_WAY, ON_THE_WAY_BACK
 from tests.support import invariants
-from tests.support.crash import dispatch, finished, key_of, lose_leases, sessions, status, terminate
+from tests.support.crash import (
+    THOROUGH,
+    dispatch,
+    finished,
+    key_of,
+    lose_leases,
+    sessions,
+    status,
+    terminate,
+)
 from tests.support.workers import Launcher, Worker, eventually
 from workflow import states, workflows
 from workflow.results import RunHandle
@@ -23,7 +31,7 @@ BACK = {"tour.last.end": ["fail", "fatal"]}
 ALL = [(place, False) for place in ON_THE_WAY] + [(place, True) for place in ON_THE_WAY_BACK]
 # In an atomic action's commit it holds the run's lock: see tests/worker/test_locks.py.
 ALL = [(place, back) for place, back in ALL if not place.startswith("atomic.before-commit")]
-PLACES = ALL if int(os.environ.get("CRASH_RUNS", "0")) >= 400 else ALL[::6]
+PLACES = ALL if THOROUGH else ALL[::6]
 
 
 def frozen(workers: Launcher, place: str, back: bool) -> tuple[RunHandle, Worker]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from workflow.registry import registry
 from workflow.results import RunHandle
 from workflow.testing import advance
 
+THOROUGH = int(os.environ.get("CRASH_RUNS", "0")) >= 400
+"""Whether all places are to be gone through, as `make crash` does, or some."""
 TABLES = ("run", "node", "job", "step", "event", "runevent", "worker")
 
 
