@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import psycopg
@@ -324,10 +324,19 @@ def history_rows(settlement: Settlement) -> list[HistoryRow]:
     for seq, entry in enumerate(entries, settlement.seq - len(entries) + 1):
         data = None if entry.data is None else json.loads(entry.data)
         if entry.due is not None and at is not None:
-            data = {**(data or {}), "due_at": (at + timedelta(seconds=entry.due)).isoformat()}
+            data = {**(data or {}), "due_at": _as_jsonb_has_it(at + timedelta(seconds=entry.due))}
         rows.append((run_id, seq, entry.name, entry.node, at, data))
     rows.extend((run_id, seq, name, node, settlement.at, None) for seq, name, node in settlement.extra)
     return rows
+
+
+def _as_jsonb_has_it(moment: datetime) -> str:
+    """ISO 8601 without zeros at the end of the second's fraction."""
+    text = moment.isoformat()
+    if not moment.microsecond:
+        return text
+    end = text.index(".") + 7
+    return text[:end].rstrip("0") + text[end:]
 
 
 def which_applied(batch: Sequence[Settlement]) -> list[Statement]:
