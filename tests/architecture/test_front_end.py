@@ -54,3 +54,11 @@ def test_no_script_makes_markup_or_code_of_a_text(file: Path) -> None:
 def test_every_page_escapes_what_it_shows(file: Path) -> None:
     text = file.read_text()
     assert not re.search(r"\|\s*(safe|safeseq)\b|\{%\s*autoescape\s+off", text)
+
+
+def test_the_readme_shows_the_pages() -> None:
+    root = PACKAGE.parent
+    shown = re.findall(r'<img alt="[^"]+" src="(docs/images/[^"]+)"', (root / "README.md").read_text())
+    assert len(shown) >= 3
+    for image in shown:
+        assert (root / image).is_file(), image
