@@ -144,6 +144,9 @@ class _Supervisor:
     def _fork(self) -> None:
         # A signal that comes while there are two processes and one set of handlers waits until that is settled.
         signal.pthread_sigmask(signal.SIG_BLOCK, self.MASKED)
+        if self._signals:  # one that came before this moment was passed on to the others only
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self.MASKED)
+            return
         pid = os.fork()
         if pid:
             self._children[pid] = time.monotonic()
