@@ -245,6 +245,27 @@ def test_a_wait_is_resumed_with_a_payload(manager: Client, given: str, payload: 
     assert Node.objects.get(run_id=run_id, path="web-order.approve").output == payload
 
 
+def test_a_handler_that_is_suspended_is_resumed_with_a_payload(manager: Client) -> None:
+    @action
+    def ask(state: dict[str, Any], ctx: Any) -> Any:
+        return ctx.step.wait_event("answer", "never")
+
+    def offers_resume() -> bool:
+        page = manager.get(url("run", run_id)).content.decode()
+        (link,) = re.findall(r'<a [^>]*data-command="resume"[^>]*>', page)
+        return "hidden" not in link
+
+    run_id = workflows.dispatch(Workflow("asking", stages=[Stage("s", actions=[ask])]), {}).run_id
+    assert not offers_resume()
+    drain(run_id)
+    assert Run.objects.get(pk=run_id).status == "running"
+    assert offers_resume()
+    assert manager.post(url("resume", run_id), {"payload": '"by hand"'}).status_code == 302
+    drain(run_id)
+    assert Run.objects.get(pk=run_id).state == {"ask": "by hand"}
+    assert not offers_resume()
+
+
 @pytest.mark.parametrize(
     ("command", "data", "status"),
     [

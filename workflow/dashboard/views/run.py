@@ -179,7 +179,8 @@ def _commands(request: HttpRequest, found: Mapping[str, Any]) -> dict[str, Any]:
     """What may be done with the run now, by this user."""
     status = found["run"]["status"]
     manage = may_manage(request)
-    parked = any("wait_event" in node and node["kind"] == states.STAGE for node in found["nodes"])
+    # A stage that waits for an event, or a handler that is suspended in a step.
+    parked = any(node["status"] == states.WAITING for node in found["nodes"])
     back = any("compensate_attempt" in n or n["status"] == states.COMPENSATED for n in found["nodes"])
     return {
         "may_manage": manage,

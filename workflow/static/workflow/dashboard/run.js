@@ -134,7 +134,7 @@ function showRun() {
       if (!LIVE_NODE.includes(node.status)) done += 1;
     }
     undone ||= node.status === "compensated" || Boolean(node.compensate_attempt);
-    parked ||= Boolean(node.wait_event) && node.kind === "stage";
+    parked ||= node.status === "waiting"; // a stage, or a handler that is suspended in a step
   }
   setText(document.getElementById("done"), `${done} of ${leaves}`);
   const back = undone || ["compensating", "compensated"].includes(run.status);
