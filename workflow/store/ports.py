@@ -25,14 +25,14 @@ logger = logging.getLogger("workflow")
 
 
 _BY_INDEX = (
-    "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; "
+    "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; "
     "SET plan_cache_mode = force_generic_plan; SET jit = off"
 )
 """A prepared statement keeps the plan that was best when it was first planned: on empty tables that is to read
-all of them, and so it would stay until they are analyzed. Every hot statement goes by a key from a few rows, so
-on a connection of our own it is told to. It is told to plan once, too: arrays that are known to be short look
-cheaper than the plan that is kept, and so each settling was planned anew, which took longer than running it.
-Behind a pooler nothing is prepared, and nothing is set."""
+all of them, once or for each row of a batch, and so it would stay until they are analyzed. Every hot statement
+goes by a key from a few rows, so on a connection of our own it is told to. It is told to plan once, too: arrays
+that are known to be short look cheaper than the plan that is kept, and so each settling was planned anew, which
+took longer than running it. Behind a pooler nothing is prepared, and nothing is set."""
 
 
 LOCK_PATIENCE = 1.0
