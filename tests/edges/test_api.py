@@ -786,6 +786,15 @@ def test_a_retry_from_a_node_that_is_not_there_is_404(client):
     assert workflows.status(run_id).run.status == "failed"
 
 
+@pytest.mark.parametrize("verb", ["cancel", "resume"])
+def test_a_form_without_a_field_is_no_body(client, verb):
+    run_id = web.waiting()
+    response = client.post(f"{ROOT}{run_id}/{verb}/")  # Django's test client sends an empty form
+    assert response.status_code == 200
+    assert workflows.status(run_id).run.status != "waiting"
+    error(client.post(f"{ROOT}{run_id}/{verb}/", {"reason": "x"}), 400, "MALFORMED_JSON")
+
+
 def test_a_cancel_ends_a_run_and_keeps_the_reason(client):
     run_id = web.waiting()
     response = post(client, f"{ROOT}{run_id}/cancel/", {"reason": "wrong address"})

@@ -41,7 +41,7 @@ def _view(operation: Operation, gate: Gate) -> View:
     def view(request: HttpRequest, run_id: str = "") -> HttpResponse:
         gate.check(request, operation.method, writes=operation.writes)
         query = wire.query(request, operation.query)
-        given = wire.parse(wire.read(request)) if operation.writes else {}
+        given = wire.body(request) if operation.writes else {}
         call = Call(request, run_id, query, wire.validate(operation.body, given))
         try:
             return operation.endpoint(call)
