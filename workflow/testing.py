@@ -12,6 +12,8 @@ transaction as well as in a `TransactionTestCase`, and needs no plugin and no wo
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -128,7 +130,7 @@ class _InlineRuntime:
             started = self._started.pop(0)
             if isinstance(started, Attempt):
                 with _Watch(execution, started):
-                    fact = async_to_sync(started.arun)() if started.handler.is_async else started.run()
+                    fact = async_to_sync(_arun)(started) if started.handler.is_async else started.run()
                 execution.post(fact, started)
             else:
                 execution.post(await started.answer(_call))
@@ -165,12 +167,27 @@ class _Desk:
         """Nothing to do now."""
 
 
+async def _arun(attempt: Attempt) -> Fact:
+    """Calls an `async` handler on this loop, and cancels it there when its time is up, as a worker does."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def cancel() -> None:
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the loop is closed: the handler has come to its end just now
+            loop.call_soon_threadsafe(task.cancel)
+
+    attempt.signal.add_callback(cancel)
+    return await attempt.arun()
+
+
 async def _call(handler: Handler, argument: Any) -> Any:
     return async_to_sync(handler.fn)(argument) if handler.is_async else handler.fn(argument)
 
 
 class _Watch:
-    """Holds an attempt to its timeout: its handler is interrupted in this very thread."""
+    """Holds an attempt to its timeout: its handler is interrupted, or cancelled, in this very thread."""
 
     def __init__(self, execution: Execution, attempt: Attempt) -> None:
         self._timer: threading.Timer | None = None
@@ -192,3 +209,4 @@ class _Watch:
     def __exit__(self, *error: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer.join()  # one that has gone off says what ended the attempt, not the handler that it woke

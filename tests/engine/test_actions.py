@@ -519,3 +519,40 @@ def test_a_plain_handler_over_its_timeout_is_interrupted_and_counts_as_failed() 
     assert status.run.error is not None
     assert status.run.error["code"] == "ACTION_TIMEOUT"
     assert history(status)[-1] == ("compensated", None)
+
+
+def test_an_async_handler_over_its_timeout_is_cancelled_and_counts_as_failed() -> None:
+    heard: list[str | None] = []
+
+    async def sleep(state: dict[str, Any], ctx: Any) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            heard.append(ctx.signal.reason)
+            raise
+
+    work = Action("sleep", sleep, timeout=0.2, attempts=2, backoff=0)
+    status = run_through(staged(work))  # drain has 10 s for both attempts
+    assert heard == ["timeout", "timeout"]
+    assert status.run.error is not None
+    assert status.run.error["code"] == "ACTION_TIMEOUT"
+    assert history(status)[-1] == ("compensated", None)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_returns_when_it_hears_of_its_timeout_has_timed_out(is_async: bool) -> None:
+    def listen(state: dict[str, Any], ctx: Any) -> dict[str, Any]:
+        return {"heard": ctx.signal.wait(60)}
+
+    async def alisten(state: dict[str, Any], ctx: Any) -> dict[str, Any]:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return {"heard": True}
+        return {}
+
+    work = Action("listen", alisten if is_async else listen, timeout=0.1, attempts=1)
+    status = run_through(staged(work))
+    assert status.run.error is not None
+    assert status.run.error["code"] == "ACTION_TIMEOUT"
+    assert status.run.state == {}
