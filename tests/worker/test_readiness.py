@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.functions import Now
 from django.test import override_settings
 
 from tests.support.workers import REPOSITORY, Launcher, eventually
 from tests.worker.test_stopping import ready
-from workflow import worker
+from workflow import Stage, Workflow, worker, workflows
 from workflow.conf import conf
 from workflow.errors import WorkflowInvalid
 from workflow.models import Worker
 from workflow.registry import registry
+from workflow.testing import drain
 
 pytestmark = pytest.mark.crash
 
@@ -103,6 +104,15 @@ def test_a_migration_that_was_not_applied(workers: Launcher, caplog: pytest.LogC
         refused(rf"not applied \({last}\): run manage.py migrate", caplog)
     finally:
         recorder.record_applied("workflow", last)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_open_transaction_which_is_left_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    with registry.isolated(), transaction.atomic():
+        handle = workflows.dispatch(Workflow("unseen", stages=[Stage("s", run=lambda state: None)]), {})
+        refused("workflow.testing.drain", caplog)
+        drain(handle.run_id)
+        assert handle.status().run.status == "completed"
 
 
 def test_a_worker_starts_where_nothing_speaks_against_it(workers: Launcher) -> None:

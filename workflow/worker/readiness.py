@@ -19,7 +19,8 @@ from workflow.store.ports import DjangoPort
 
 
 def refusal() -> str | None:
-    """Why a worker must not start, in one line: a faulty setting or definition, migrations that are not applied.
+    """Why a worker must not start, in one line: a faulty setting or definition, migrations that are not applied,
+    a transaction that is open in this thread.
 
     None when nothing speaks against it, and when the database cannot be asked: that is said by whoever
     needs it next.
@@ -29,6 +30,8 @@ def refusal() -> str | None:
         return f"{place} {rule}"
     for place, error in registry.faults:
         return f"{place}: {error}"
+    if connections[conf.DATABASE].in_atomic_block:
+        return "a transaction is open, and no worker sees what it wrote: in a TestCase call workflow.testing.drain"
     try:
         missing = _unapplied()
     except DatabaseError:
