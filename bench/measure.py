@@ -234,9 +234,13 @@ def _number(query: str, parameters: Sequence[Any] = ()) -> float:
 
 
 def _unfinished() -> float:
-    """Live runs that a worker has something to do for: what is parked or asleep (see `bench.history`) is not meant."""
+    """Jobs that are due, or soon, or at work: a live run has one unless it is parked, and one that sleeps for days
+    is not meant (see `bench.history`). Asked again and again while a worker is measured: it looks at nothing else.
+    """
     return _number(
-        "SELECT count(*) FROM workflow_run WHERE finished_at IS NULL AND workflow NOT IN ('own-wait', 'sleeper')"
+        "SELECT (SELECT count(*) FROM workflow_job WHERE lease_token IS NULL AND queue = 'default' AND priority = 0"
+        " AND available_at < now() + interval '1 day')"
+        " + (SELECT count(*) FROM workflow_job WHERE lease_token IS NOT NULL)"
     )
 
 

@@ -1,6 +1,7 @@
 """`python -m bench.plans`: EXPLAIN (ANALYZE, BUFFERS) of each statement that a worker sends, in tables with a past.
 
-Adds `--preload` finished runs (default 1,000,000: some minutes, some gigabytes), lets a worker process drain a hundred
+Adds `--preload` finished runs (default 1,000,000: some minutes, some gigabytes) and `--waiting` ones that wait for an
+event, and as many that sleep (default 50,000), lets a worker process drain a hundred
 new ones, explains each transaction just before it is run, on a connection with the worker's own settings, and undoes
 that. Prints a line for each statement and writes docs/performance/plans.md.
 """
@@ -49,13 +50,17 @@ class Plan:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.plans", description=__doc__)
     parser.add_argument("--preload", type=int, default=1_000_000, metavar="N", help="finished runs")
+    parser.add_argument(
+        "--waiting", type=int, default=50_000, metavar="N", help="as many waiting, as many sleeping"
+    )
     asked = parser.parse_args()
     with server.scratch():
-        found = _explained(asked.preload)
+        found = _explained(asked.preload, asked.waiting)
     names = _names()
     head = (
         "# Plans\n\nWritten by `python -m bench.plans`: each statement of a worker that drains a backlog, beside "
-        f"{asked.preload:,} finished runs. The plan shown is the one that took longest.\n"
+        f"{asked.preload:,} finished runs, {asked.waiting:,} that wait and {asked.waiting:,} that sleep.\n"
+        "The plan shown is the one that took longest.\n"
     )
     pages = [head]
     for sql, plan in sorted(found.items(), key=lambda item: names.get(item[0], "")):
@@ -68,7 +73,7 @@ def main() -> None:
     (results.FILE.parent / "plans.md").write_text("\n".join(pages))
 
 
-def _explained(preload: int) -> dict[str, Plan]:
+def _explained(preload: int, waiting: int) -> dict[str, Plan]:
     from django.db import connection
 
     from bench import history
@@ -77,8 +82,10 @@ def _explained(preload: int) -> dict[str, Plan]:
     from workflow.worker import process
     from workflow.worker.options import Options
 
-    if preload:
-        history.finished(preload)
+    for add, count in ((history.finished, preload), (history.parked, waiting), (history.asleep, waiting)):
+        if count:
+            add(count)
+    if preload or waiting:
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE")
     workflows.dispatch_many("five-sync", [{}] * RUNS)
