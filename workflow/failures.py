@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -37,6 +38,12 @@ def describe(error: BaseException, code: str, node: str | None) -> dict[str, str
         "type": _type_name(error),
         "traceback": _traceback(error),
     }
+
+
+def told(error: dict[str, Any]) -> str:
+    """The message of a described error as a person is told it: that of a KeyError alone is but a key in quotes."""
+    message = str(error.get("message") or "")
+    return f"KeyError: {message}" if error.get("type") == "KeyError" and message != "KeyError" else message
 
 
 def clean_text(value: object, limit: int = TEXT_LIMIT) -> str:

@@ -348,7 +348,8 @@ def _is_masked(dump: Any) -> bool:
 
 
 def _by_pydantic(serialise: Callable[[], Any], value: object) -> Any:
-    kind = type(value).__name__
+    name = type(value).__name__
+    kind = f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
     try:
         return serialise()
     except RecursionError:
@@ -358,8 +359,8 @@ def _by_pydantic(serialise: Callable[[], Any], value: object) -> Any:
         if "Circular reference" in reason:
             raise _Fault("it contains itself") from None
         if "unknown type" in reason:
-            raise _Fault(f"a {kind} cannot be stored as JSON ({reason})") from None
-        raise _Fault(f"a {kind} cannot be stored as JSON ({type(error).__name__}: {reason})") from error
+            raise _Fault(f"{kind} cannot be stored as JSON ({reason})") from None
+        raise _Fault(f"{kind} cannot be stored as JSON ({type(error).__name__}: {reason})") from error
 
 
 def _write(value: Any) -> str:

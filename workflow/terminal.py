@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from workflow import states
+from workflow import failures, states
 from workflow.results import NodeInfo, RunInfo, RunStatus
 
 # Controls, and format characters that reorder, hide or break what stands around them. The two joiners
@@ -122,7 +122,7 @@ def error_line(error: Any, limit: int = _LINE) -> str:
     """A run's or node's error as "CODE: message"; empty when there is none."""
     if not isinstance(error, dict):
         return one_line(error, limit) if error else ""
-    return one_line(f"{error.get('code') or 'ERROR'}: {error.get('message') or ''}".rstrip(": "), limit)
+    return one_line(f"{error.get('code') or 'ERROR'}: {failures.told(error)}".rstrip(": "), limit)
 
 
 def bar(percent: float) -> str:

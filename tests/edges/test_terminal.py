@@ -13,7 +13,7 @@ from django.core.management.base import OutputWrapper
 from django.utils import timezone
 from rich.console import Console
 
-from workflow import states, terminal
+from workflow import failures, states, terminal
 from workflow.management.output import Output
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
@@ -146,6 +146,18 @@ def test_errors_are_code_and_message_on_one_line():
     assert terminal.error_line({"code": "ACTION_FAILED", "message": "no\nfunds"}) == "ACTION_FAILED: no funds"
     assert terminal.error_line({"code": "WAIT_TIMEOUT", "message": ""}) == "WAIT_TIMEOUT"
     assert terminal.error_line({}) == "ERROR"
+
+
+def test_a_key_error_is_called_one():
+    """Its message alone would be ``'sku'``, from which nobody learns that the state has no such key."""
+    error = failures.describe(KeyError("sku"), "ACTION_FAILED", "order.pay.charge")
+    assert error["message"] == "'sku'"
+    assert terminal.error_line(error) == "ACTION_FAILED: KeyError: 'sku'"
+    nameless = failures.describe(KeyError(), "ACTION_FAILED", "order.pay.charge")
+    assert terminal.error_line(nameless) == "ACTION_FAILED: KeyError"
+
+
+def test_what_is_no_error_is_shown_as_it_is():
     assert terminal.error_line(None) == ""
     assert terminal.error_line("just text\x00") == "just text\\x00"
 

@@ -31,6 +31,13 @@ def test_a_run_that_fails_says_so_once(log: pytest.LogCaptureFixture) -> None:
     assert log.messages == [f"run {status.run.id} of w failed: w.s.pay: ACTION_FAILED: declined"]
 
 
+def test_a_key_that_is_missing_is_more_than_a_word_in_quotes(log: pytest.LogCaptureFixture) -> None:
+    status = run_through(staged(Action("pay", lambda state: state["cents"], attempts=1), on_failure="halt"))
+    assert status.run.error is not None
+    assert status.run.error["message"] == "'cents'"
+    assert log.messages == [f"run {status.run.id} of w failed: w.s.pay: ACTION_FAILED: KeyError: 'cents'"]
+
+
 def test_a_run_that_turns_back_says_so_once(log: pytest.LogCaptureFixture) -> None:
     done = Action("reserve", lambda state: None, compensate=lambda state: None)
     status = run_through(staged(done, Action("pay", fail("declined"))))

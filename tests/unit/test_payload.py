@@ -252,7 +252,7 @@ def broken() -> Iterator[int]:
         ({(1, 2): 1}, ": a tuple cannot be the key of a dict in JSON"),
         ({1: "a", "1": "b"}, ": two keys of a dict are the same text in JSON"),
         ({"ids": {None: 1, "None": 2}}, ".ids: two keys of a dict are the same text in JSON"),
-        ({"thing": object()}, ".thing: a object cannot be stored as JSON"),
+        ({"thing": object()}, ".thing: an object cannot be stored as JSON"),
         ({"thing": object}, ".thing: a type cannot be stored as JSON"),
         ({"thing": ValueError("x")}, ".thing: a ValueError cannot be stored as JSON"),
         ({"thing": lambda: 1}, ".thing: a function cannot be stored as JSON"),

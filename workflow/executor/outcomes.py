@@ -7,6 +7,7 @@ import logging
 from typing import Any, Final
 
 from workflow import states
+from workflow.failures import told
 from workflow.plan import Boundary
 from workflow.redact import redact_text, secrets_of
 
@@ -41,7 +42,7 @@ def _say(
     error: dict[str, Any],
 ) -> None:
     secrets = secrets_of({"input": input}, state, workflow=workflow)
-    message = redact_text(str(error["message"]), secrets=secrets, workflow=workflow).strip()
+    message = redact_text(told(error), secrets=secrets, workflow=workflow).strip()
     first = message.splitlines()[0] if message else ""
     shown = "".join(char if char.isprintable() else " " for char in first)[:LONGEST]
     logger.warning("run %s of %s %s: %s: %s", run_id, workflow, what, error["code"], shown)
