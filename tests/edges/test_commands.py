@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+import psycopg
 import pytest
 from django.core.management import CommandError, ManagementUtility, call_command
-from django.db import connection, transaction
+from django.db import ProgrammingError, connection, transaction
 from django.db.models.functions import Now
 from django.test import override_settings
 from pydantic import BaseModel
@@ -347,6 +348,16 @@ def test_missing_tables_are_one_line_that_says_what_to_do(manage):
     assert (
         result.err
         == "CommandError: the workflow tables are missing from the database: run manage.py migrate\n"
+    )
+
+
+@override_settings(WORKFLOW={"DATABASE": "flows"})
+def test_missing_tables_of_another_database_say_which():
+    missing = ProgrammingError("relation does not exist")
+    missing.__cause__ = psycopg.errors.UndefinedTable()
+    assert (
+        database_trouble(missing)
+        == "the workflow tables are missing from the database: run manage.py migrate --database flows"
     )
 
 

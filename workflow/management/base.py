@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import InterfaceError, OperationalError, ProgrammingError, connections
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, ProgrammingError, connections
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist
 
@@ -51,7 +51,8 @@ def database_trouble(error: Exception) -> str | None:
     if isinstance(error, (OperationalError, InterfaceError)):
         return f"the database cannot be used: {error}"
     if isinstance(error, ProgrammingError) and getattr(error.__cause__, "sqlstate", "") == _UNDEFINED_TABLE:
-        return "the workflow tables are missing from the database: run manage.py migrate"
+        alias = "" if conf.DATABASE == DEFAULT_DB_ALIAS else f" --database {conf.DATABASE}"
+        return f"the workflow tables are missing from the database: run manage.py migrate{alias}"
     if isinstance(error, TransactionManagementError):
         return str(error)
     if isinstance(error, (ImproperlyConfigured, ConnectionDoesNotExist)):
