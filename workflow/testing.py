@@ -18,6 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +30,7 @@ from workflow.conf import conf
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode
 from workflow.executor import Attempt, Desk, Execution, Question, execute
-from workflow.manager import workflows
+from workflow.manager import arguments, workflows
 from workflow.plan import Fact
 from workflow.progress import announce as announce_history
 from workflow.results import RunStatus
@@ -72,17 +73,16 @@ def drain(run_id: UUID | str | None = None, timeout: float = 10) -> None:
             raise TimeoutError(f"something was still due after {timeout:g} s")
 
 
-def advance(seconds: float) -> None:
+def advance(seconds: float | timedelta) -> None:
     """As if so many seconds had passed: backoffs, sleeps, polls, deadlines of waits, and leases.
 
     Moves the times that decisions are made of back by that much, in the caller's transaction if
-    there is one. Nothing is run: call `drain` afterwards.
+    there is one. Nothing is run: call `drain` afterwards. `ValueError` or `TypeError` for what is no time to pass.
     """
-    if seconds < 0:
-        raise ValueError("time does not go backwards")
+    interval = arguments.seconds(seconds, "seconds")
     with transaction.atomic(using=conf.DATABASE), connections[conf.DATABASE].cursor() as cursor:
         for statement in sql.ADVANCE:
-            cursor.execute(statement, {"seconds": float(seconds)})
+            cursor.execute(statement, {"seconds": interval})
 
 
 def settle(run_id: UUID | str, timeout: float = 10) -> RunStatus:
@@ -127,6 +127,10 @@ class _InlineRuntime:
 
     async def facts(self, execution: Execution) -> list[Fact]:
         while not execution.inbox:
+            if time.monotonic() > self.deadline:
+                self._started.clear()
+                execution.interrupt()  # its job is due again for whoever comes next
+                break
             started = self._started.pop(0)
             if isinstance(started, Attempt):
                 with _Watch(execution, started):

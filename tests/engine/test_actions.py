@@ -532,7 +532,7 @@ def test_an_async_handler_over_its_timeout_is_cancelled_and_counts_as_failed() -
             raise
 
     work = Action("sleep", sleep, timeout=0.2, attempts=2, backoff=0)
-    status = run_through(staged(work))  # drain has 10 s for both attempts
+    status = run_through(staged(work))
     assert heard == ["timeout", "timeout"]
     assert status.run.error is not None
     assert status.run.error["code"] == "ACTION_TIMEOUT"

@@ -1,0 +1,68 @@
+"""`workflow.testing` itself: when `drain` gives up, and which times can pass."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.runs import PATIENCE, node, staged
+from workflow import Action, Retry, parallel, workflows
+from workflow.testing import advance, drain
+
+
+def test_a_unit_that_never_comes_to_rest_is_given_up_and_goes_on_later() -> None:
+    tired: list[int] = []
+
+    def again(state: dict[str, Any], ctx: Any) -> dict[str, Any]:
+        if ctx.attempt > 1 and tired:
+            return {"done": True}
+        raise Retry(delay=0)
+
+    handle = workflows.dispatch(staged(Action("again", again, attempts=1_000_000)), {})
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError):
+        drain(timeout=0.5)
+    assert time.monotonic() - begun < PATIENCE
+    assert handle.status().run.status == "running"
+    tired.append(1)
+    drain(timeout=PATIENCE)
+    assert handle.status().run.status == "completed"
+
+
+def test_members_that_had_no_turn_before_the_time_was_up_are_called_by_the_next_drain() -> None:
+    called: list[str] = []
+
+    def slow(state: dict[str, Any], ctx: Any) -> None:
+        called.append(f"{ctx.path} {ctx.attempt}")
+        time.sleep(0.3)
+
+    members = [Action(name, slow, attempts=1) for name in ("a", "b", "c")]
+    handle = workflows.dispatch(staged(parallel(members)), {})
+    with pytest.raises(TimeoutError):
+        drain(timeout=0.1)
+    assert called == ["w.s.a 1"]
+    drain(timeout=PATIENCE)
+    assert called == ["w.s.a 1", "w.s.b 1", "w.s.c 1"]
+    status = handle.status()
+    assert status.run.status == "completed"
+    assert node(status, "w.s.c").attempt == 1
+
+
+def test_a_timedelta_may_pass_too() -> None:
+    def later(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.sleep("nap", timedelta(hours=1))
+
+    handle = workflows.dispatch(staged(Action("later", later)), {})
+    drain(timeout=PATIENCE)
+    advance(timedelta(hours=1, seconds=1))
+    drain(timeout=PATIENCE)
+    assert handle.status().run.status == "completed"
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e300, "5", None, True])
+def test_no_other_time_can_pass(seconds: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="seconds"):
+        advance(seconds)
