@@ -139,3 +139,14 @@ def test_the_same_version_with_another_tree_is_matched_by_path_too() -> None:
     assert gone_on(handle).run.status == "completed"
     assert called == ["a1", "b1"]
     assert Run.objects.get(pk=handle.run_id).version == 1
+
+
+def test_the_same_version_with_a_tree_that_does_not_fit_says_that_it_has_changed() -> None:
+    handle = parked(Stage("a", actions=[act("a1")]), WAIT)
+    release(1, Stage("a", actions=[act("a1")]), WAIT, Stage("more", actions=[act("m1")]))
+    status = gone_on(handle)
+    assert (status.run.status, called) == ("failed", ["a1"])
+    assert status.run.error is not None
+    assert status.run.error["message"] == (
+        "the tree of version 1 has changed since the run was dispatched: the definition has 'w.more', the run has not"
+    )

@@ -133,7 +133,10 @@ async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime
     """Ends a run that the definition cannot go on with: one clear error, and no handler is called."""
     run = claim.run
     assert run is not None
-    message = f"version {workflow.version} cannot go on with a run of version {run.version}: {misfit}"
+    if workflow.version == run.version:
+        message = f"the tree of version {run.version} has changed since the run was dispatched: {misfit}"
+    else:
+        message = f"version {workflow.version} cannot go on with a run of version {run.version}: {misfit}"
     await _end_run(claim, claim.lease(), VersionConflict.code, message, runtime)
 
 
