@@ -17,13 +17,16 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.pq import TransactionStatus
 
 from workflow import ids
 from workflow.conf import conf
@@ -133,11 +136,13 @@ class _InlineRuntime:
                 break
             started = self._started.pop(0)
             if isinstance(started, Attempt):
-                with _Watch(execution, started):
+                with _mended(), _Watch(execution, started):
                     fact = async_to_sync(_arun)(started) if started.handler.is_async else started.run()
                 execution.post(fact, started)
             else:
-                execution.post(await started.answer(_call))
+                with _mended():
+                    answer = await started.answer(_call)
+                execution.post(answer)
         facts, execution.inbox = execution.inbox, []
         return facts
 
@@ -169,6 +174,32 @@ class _Desk:
 
     def reported(self, attempt: Attempt) -> None:
         """Nothing to do now."""
+
+
+@contextlib.contextmanager
+def _mended() -> Iterator[None]:
+    """Around user code in a transaction of the test's: an error of the database that user code has met there, which
+    would be the end of the transaction, costs only what that code wrote.
+    """
+    held = [
+        (connection, savepoint)
+        for connection in connections.all(initialized_only=True)
+        if connection.in_atomic_block and (savepoint := connection.savepoint())
+    ]
+    try:
+        yield
+    finally:
+        for connection, savepoint in held:
+            if connection.needs_rollback or _has_failed(connection):
+                connection.needs_rollback = False
+                connection.savepoint_rollback(savepoint)
+            else:
+                connection.savepoint_commit(savepoint)
+
+
+def _has_failed(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
+    return isinstance(raw, psycopg.Connection) and raw.info.transaction_status == TransactionStatus.INERROR
 
 
 async def _arun(attempt: Attempt) -> Fact:

@@ -1,4 +1,4 @@
-"""`workflow.testing` itself: when `drain` gives up, and which times can pass."""
+"""`workflow.testing` itself: when `drain` gives up, what it bears, and which times can pass."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
+from django.db import DataError, connection, transaction
 
 from tests.support.runs import PATIENCE, node, staged
-from workflow import Action, Retry, parallel, workflows
+from workflow import Action, Retry, Stage, Workflow, parallel, workflows
 from workflow.testing import advance, drain
 
 
@@ -60,6 +62,50 @@ def test_a_timedelta_may_pass_too() -> None:
     advance(timedelta(hours=1, seconds=1))
     drain(timeout=PATIENCE)
     assert handle.status().run.status == "completed"
+
+
+def broken(state: dict[str, Any]) -> dict[str, Any]:
+    Group.objects.create(name="only one")
+    Group.objects.create(name="only one")
+    return {}
+
+
+def swallowing(state: dict[str, Any]) -> dict[str, Any]:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 / 0")
+    except DataError:
+        pass
+    return {"swallowed": True}
+
+
+async def abroken(state: dict[str, Any]) -> None:
+    await Group.objects.acreate(name="only one")
+    await Group.objects.acreate(name="only one")
+
+
+@pytest.mark.parametrize("handler", [broken, abroken])
+def test_an_error_of_the_database_is_the_handlers_and_the_transaction_of_the_test_goes_on(
+    handler: Any,
+) -> None:
+    Group.objects.create(name="before")
+    with transaction.atomic():
+        handle = workflows.dispatch(staged(Action("broken", handler, attempts=1)), {})
+        drain(timeout=PATIENCE)
+        error = handle.status().run.error
+        assert error is not None
+        assert (error["code"], error["type"]) == ("ACTION_FAILED", "IntegrityError")
+        assert [group.name for group in Group.objects.all()] == ["before"]
+
+
+def test_so_it_does_after_an_error_that_the_handler_kept_to_itself_or_a_gate_met() -> None:
+    stages = [Stage("kept", run=swallowing), Stage("gate", when=broken, run=swallowing)]
+    with transaction.atomic():
+        handle = workflows.dispatch(Workflow("w", stages=stages), {})
+        drain(timeout=PATIENCE)
+        status = handle.status()
+        assert status.run.state == {"swallowed": True}
+        assert node(status, "w.gate").status == "failed"
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e300, "5", None, True])
