@@ -156,6 +156,17 @@ def test_a_function_whose_name_will_not_do_needs_one_given():
         assert action(name="charge")(fn).name == "charge"
 
 
+def test_a_name_may_be_given_by_position_once():
+    @action("take-money", attempts=5)
+    def charge(state): ...
+
+    assert (charge.name, charge.attempts) == ("take-money", 5)
+    with pytest.raises(WorkflowInvalid, match="@action: is given two names, 'a' and 'b'"):
+        action("a", name="b")
+    with pytest.raises(WorkflowInvalid, match="lowercase"):
+        action("Take money")(run)
+
+
 @pytest.mark.parametrize("thing", ["charge", 5, Action("a", run), None])
 def test_the_decorator_takes_functions_alone(thing):
     with pytest.raises(WorkflowInvalid, match="@action: decorates a function"):

@@ -174,6 +174,8 @@ def action(fn: Function, /) -> Action: ...
 
 @overload
 def action(
+    own_name: str | None = None,
+    /,
     *,
     name: str | None = None,
     input: Any = None,
@@ -190,11 +192,16 @@ def action(
 ) -> Callable[[Function], Action]: ...
 
 
-def action(fn: Function | None = None, /, *, name: str | None = None, **options: Any) -> Any:
+def action(fn: Function | str | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Make an ``Action`` of a function: ``@action``, or ``@action(attempts=5)`` with options of ``Action``.
 
-    The name defaults to the function's. Raises ``WorkflowInvalid`` when that is no valid name either.
+    The name defaults to the function's; ``@action("charge")`` and ``@action(name="charge")`` give another. Raises
+    ``WorkflowInvalid`` when that is no valid name either.
     """
+    if isinstance(fn, str):
+        if name is not None:
+            raise fault("@action", f"is given two names, {fn!r} and {name!r}")
+        fn, name = None, fn
     if fn is None:
         return lambda function: _from_function(function, name, options)
     return _from_function(fn, name, options)
@@ -202,7 +209,7 @@ def action(fn: Function | None = None, /, *, name: str | None = None, **options:
 
 def _from_function(fn: Function, name: str | None, options: dict[str, Any]) -> Action:
     if isinstance(fn, Definition) or not callable(fn):
-        raise fault("@action", f"decorates a function, not {fn!r}; a name is given as @action(name=...)")
+        raise fault("@action", f"decorates a function, not {fn!r}")
     if name is None:
         name = getattr(fn, "__name__", "")
         try:
