@@ -94,7 +94,7 @@ JOIN workflow_node AS n ON n.id >= x.low AND n.id <= x.high
 HEARTBEAT: Final = """
 WITH held AS MATERIALIZED (
     SELECT j.id FROM unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
-    JOIN workflow_job AS j ON j.id = x.job AND j.lease_token = x.token
+    JOIN workflow_job AS j ON j.id = x.job AND j.lease_token IS NOT DISTINCT FROM x.token
     FOR UPDATE OF j SKIP LOCKED
 ), beat AS (
     UPDATE workflow_job AS j SET locked_at = now() FROM held WHERE j.id = held.id
@@ -103,7 +103,7 @@ WITH held AS MATERIALIZED (
     WHERE id = (SELECT w.id FROM workflow_worker AS w WHERE w.id = %s::uuid FOR UPDATE SKIP LOCKED)
 )
 SELECT x.job::text FROM unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
-WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease_token = x.token)
+WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease_token IS NOT DISTINCT FROM x.token)
 """
 """Touches `locked_at` of the jobs that this process still holds, and the process's own row; the rows are the jobs whose
 lease is lost. Waits for nobody's lock.
@@ -115,24 +115,24 @@ SET lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL,
     available_at = now() + x.delay * interval '1 second', attempt = greatest(j.attempt - x.refund, 0),
     last_error = coalesce(x.reason, j.last_error)
 FROM unnest(%s::uuid[], %s::uuid[], %s::float8[], %s::int[], %s::text[]) AS x(job, token, delay, refund, reason)
-WHERE j.id = x.job AND j.lease_token = x.token
+WHERE j.id = x.job AND j.lease_token IS NOT DISTINCT FROM x.token
 """
 """Gives claimed jobs back that were not begun: the claimer itself is the only one who may."""
 
 DROP: Final = """
 DELETE FROM workflow_job AS j USING unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
-WHERE j.id = x.job AND j.lease_token = x.token
+WHERE j.id = x.job AND j.lease_token IS NOT DISTINCT FROM x.token
 """
 """Deletes claimed jobs that are settled without a boundary: deliveries, checks and orphans."""
 
 LOST: Final = """
 SELECT x.token::text,
-       CASE WHEN r.id IS NULL OR r.status = 'cancelled' OR EXISTS (
-           SELECT 1 FROM workflow_runevent AS e WHERE e.run_id = r.id AND e.name = 'cancelled'
+       CASE WHEN r.seq IS NULL OR r.status = 'cancelled' OR (
+           SELECT true FROM workflow_runevent AS e WHERE e.run_id = r.id AND e.name = 'cancelled' LIMIT 1
        ) THEN 'cancelled' ELSE 'lease-lost' END
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[]) AS x(token, job, run)
 LEFT JOIN workflow_run AS r ON r.id = x.run
-WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease_token = x.token)
+WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease_token IS NOT DISTINCT FROM x.token)
 """
 """Which of these leases are gone, and why: cancelled, also when the run goes back because of that, or taken."""
 

@@ -34,7 +34,7 @@ ORDER BY n.id LIMIT %s
 
 STEPS: Final = """
 SELECT s.id::text, s.run_id::text FROM workflow_step AS s
-WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.wait_event IS NOT NULL AND s.id > %s::uuid
+WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND (s.wait_event IS NOT NULL)::int = 1 AND s.id > %s::uuid
 ORDER BY s.id LIMIT %s
 """
 
@@ -181,7 +181,7 @@ WITH matched AS MATERIALIZED (
     CROSS JOIN LATERAL (
 {_candidate("s")}
     ) AS e
-    WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.wait_event IS NOT NULL
+    WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND (s.wait_event IS NOT NULL)::int = 1
 ), x AS MATERIALIZED (
     SELECT DISTINCT ON (m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END) m.*
     FROM matched AS m
@@ -198,7 +198,7 @@ WITH matched AS MATERIALIZED (
 ), woken AS (
     UPDATE workflow_job AS j SET available_at = least(j.available_at, now())
     FROM x
-    WHERE j.run_id = x.run_id AND j.lease_token IS NULL
+    WHERE j.run_id = x.run_id AND (j.lease_token IS NULL)::int = 1
       AND j.node_id = CASE WHEN x.phase = 'compensate' THEN x.run_id
                            ELSE {UNIT_NODE.format(run="x.run_id", ordinal="x.unit")} END
 )

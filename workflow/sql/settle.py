@@ -37,7 +37,7 @@ SET boundary = b.boundary,
     finished_at = CASE WHEN b.target IN ('completed', 'compensated', 'failed', 'cancelled') THEN now() END
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::text[], %s::int[], %s::text[], %s::text[])
      AS b(boundary, run, job, token, compensating, target, entries, patch, error)
-JOIN workflow_job AS j ON j.id = b.job AND j.lease_token = b.token AND j.boundary IS DISTINCT FROM b.boundary
+JOIN workflow_job AS j ON j.id = b.job AND j.lease_token IS NOT DISTINCT FROM b.token AND j.boundary IS DISTINCT FROM b.boundary
 WHERE r.id = b.run AND r.boundary IS DISTINCT FROM b.boundary
   AND CASE WHEN b.compensating THEN r.status = 'compensating' ELSE r.status IN ('pending', 'running', 'waiting') END
 RETURNING r.id::text, r.seq, now()
@@ -194,7 +194,7 @@ DELETE_JOBS: Final = """
 DELETE FROM workflow_job AS j
 USING unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[]) AS x(boundary, run, job, token)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
-WHERE j.id = x.job AND j.lease_token = x.token
+WHERE j.id = x.job AND j.lease_token IS NOT DISTINCT FROM x.token
 """
 
 INSERT_JOBS: Final = """
@@ -221,7 +221,7 @@ WITH parked AS MATERIALIZED (
     FROM parked WHERE parked.status = 'completed' AND n.id = parked.node_id AND n.due_at > now()
 ), woken AS (
     UPDATE workflow_job AS j SET available_at = now()
-    FROM parked WHERE parked.status = 'completed' AND j.id = parked.job AND j.lease_token IS NULL
+    FROM parked WHERE parked.status = 'completed' AND j.id = parked.job AND (j.lease_token IS NULL)::int = 1
 )
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
 SELECT gen_random_uuid(), 'check', parked.run, parked.id, parked.queue, parked.priority, now()
@@ -255,13 +255,13 @@ WITH quiet AS (
       AND NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.run_id = r.id AND j.kind <> 'check')
       AND NOT EXISTS (SELECT 1 FROM workflow_node AS n WHERE n.run_id = r.id AND n.kind = 'action' AND n.status = 'waiting')
       AND EXISTS (SELECT 1 FROM workflow_node AS n
-                  WHERE n.run_id = r.id AND n.wait_event IS NOT NULL AND n.kind = 'stage')
+                  WHERE n.run_id = r.id AND (n.wait_event IS NOT NULL)::int = 1 AND n.kind = 'stage')
     RETURNING r.id, r.seq
 )
 INSERT INTO workflow_runevent (run_id, seq, name, node, at)
 SELECT q.id, q.seq, 'waiting',
        (SELECT n.path FROM workflow_node AS n
-        WHERE n.run_id = q.id AND n.wait_event IS NOT NULL AND n.kind = 'stage' ORDER BY n.id LIMIT 1), now()
+        WHERE n.run_id = q.id AND (n.wait_event IS NOT NULL)::int = 1 AND n.kind = 'stage' ORDER BY n.id LIMIT 1), now()
 FROM quiet AS q
 RETURNING run_id::text, seq, node
 """

@@ -56,7 +56,7 @@ RETURNING j.id::text
 _IDLE: Final = """
 r.finished_at IS NULL
 AND NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.run_id = r.id AND j.kind <> 'check')
-AND NOT EXISTS (SELECT 1 FROM workflow_node AS n WHERE n.run_id = r.id AND n.wait_event IS NOT NULL)
+AND NOT EXISTS (SELECT 1 FROM workflow_node AS n WHERE n.run_id = r.id AND (n.wait_event IS NOT NULL)::int = 1)
 """
 # Live, but no job will ever touch it and no event or deadline will wake it: a wait that is parked has `wait_event`.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -43,6 +44,10 @@ _LOADERS: Final[dict[int, Callable[[str], Any]]] = {
     1184: _moment,  # timestamptz
     1700: float,  # numeric
 }
+DISCARD_PLANS: Final = b"DISCARD PLANS"
+PLAN_AGE: Final = (1.0, 2.0, 5.0)
+"""Seconds that a connection's plans are kept: at first, next, and from then on. A plan is made for the tables as large
+as they are, and a queue grows from nothing to a backlog in no time."""
 _OK: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _PLACEHOLDER: Final = re.compile(r"%s|%%")
 
@@ -56,6 +61,9 @@ class Pipeline:
         self._pgconn = connection.pgconn
         self.direct = direct
         self._names: dict[str, bytes] = {}
+        self._ages = iter(PLAN_AGE)
+        self._age = next(self._ages)
+        self._planned_at = time.monotonic()
         self.idle = True
         """False after an exchange that was cut off: what is still to come would be taken for the next one's."""
 
@@ -69,6 +77,10 @@ class Pipeline:
         self.idle = False
         pgconn.enter_pipeline_mode()
         wanted: list[str | None] = []
+        fresh = self.direct and self._are_plans_old()
+        if fresh:
+            pgconn.send_query_params(DISCARD_PLANS, None)
+            wanted.append(None)
         names = dict(self._names)
         for sql, values in encoded:
             if not self.direct:
@@ -86,7 +98,15 @@ class Pipeline:
         self.idle = True
         if error is not None:
             raise psycopg.errors.error_from_result(error)
-        return rows
+        return rows[1:] if fresh else rows
+
+    def _are_plans_old(self) -> bool:
+        """Whether it is time to plan anew; tells so once."""
+        now = time.monotonic()
+        if now - self._planned_at < self._age:
+            return False
+        self._planned_at, self._age = now, next(self._ages, self._age)
+        return True
 
     async def _exchange(
         self, wanted: list[str | None], names: dict[str, bytes]

@@ -29,10 +29,14 @@ _BY_INDEX = (
     "SET plan_cache_mode = force_generic_plan; SET jit = off"
 )
 """A prepared statement keeps the plan that was best when it was first planned: on empty tables that is to read
-all of them, once or for each row of a batch, and so it would stay until they are analyzed. Every hot statement
-goes by a key from a few rows, so on a connection of our own it is told to. It is told to plan once, too: arrays
-that are known to be short look cheaper than the plan that is kept, and so each settling was planned anew, which
-took longer than running it. Behind a pooler nothing is prepared, and nothing is set."""
+all of them, once or for each row of a batch. Every hot statement goes by a key from a few rows, so on a connection of
+our own it is told to. It is told to plan once, too: arrays that are known to be short look cheaper than the plan that
+is kept, and so each settling was planned anew, which took longer than running it. What is kept is planned anew every
+few seconds (`pipeline.PLAN_AGE`). Behind a pooler nothing is prepared, and nothing is set.
+
+A partial index that was nearly empty looks as cheap as a key, and is read as a whole for each row once there is a
+backlog. So wherever rows are found by another key, a condition that such an index has too is written so that the
+planner does not see it: `IS NOT DISTINCT FROM`, or `(x IS NULL)::int = 1`."""
 
 
 LOCK_PATIENCE = 1.0

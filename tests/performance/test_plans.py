@@ -1,0 +1,68 @@
+"""What is found by a key is found by it, also when the plan was made on empty tables and is kept for ever."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from django.db import connection
+
+from workflow.sql import claim, events, settle, sweeps
+from workflow.store import ports
+from workflow.store.pipeline import _native
+
+OTHERS = (
+    "workflow_job_leased",
+    "workflow_job_due",
+    "workflow_node_wait",
+    "workflow_node_wait_until",
+    "workflow_step_wait",
+)
+"""Indexes that hold only what is leased, due or parked: nearly nothing, or a whole backlog."""
+BY_KEY = {
+    "settle.LOCK_RUNS": settle.LOCK_RUNS,
+    "settle.UPDATE_RUNS": settle.UPDATE_RUNS,
+    "settle.UPDATE_NODES": settle.UPDATE_NODES,
+    "settle.INSERT_HISTORY": settle.INSERT_HISTORY,
+    "settle.PARK": settle.PARK,
+    "settle.WRITE_STEPS": settle.WRITE_STEPS,
+    "settle.CHECK_STEPS": settle.CHECK_STEPS,
+    "settle.UPDATE_JOBS": settle.UPDATE_JOBS,
+    "settle.READY_JOBS": settle.READY_JOBS,
+    "settle.DELETE_JOBS": settle.DELETE_JOBS,
+    "settle.INSERT_JOBS": settle.INSERT_JOBS,
+    "settle.WAKE_UNITS": settle.WAKE_UNITS,
+    "settle.QUIET_RUNS": settle.QUIET_RUNS,
+    "settle.APPLIED": settle.APPLIED,
+    "claim.LOAD_NODES": claim.LOAD_NODES,
+    "claim.HEARTBEAT": claim.HEARTBEAT,
+    "claim.RELEASE": claim.RELEASE,
+    "claim.DROP": claim.DROP,
+    "claim.LOST": claim.LOST,
+    "events.WAITS": events.WAITS,
+    "events.STEPS": events.STEPS,
+    "events.RESOLVE_BY_EVENT": events.RESOLVE_BY_EVENT,
+    "events.RESOLVE_STEPS": events.RESOLVE_STEPS,
+    "sweeps.FIND_IDLE_RUNS": sweeps.FIND_IDLE_RUNS,
+}
+_numbers = count()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", BY_KEY)
+def test_a_plan_made_on_empty_tables_goes_by_the_key(name: str) -> None:
+    native = _native(BY_KEY[name]).decode()
+    parameters = max(n for n in range(1, 40) if f"${n}" in native)
+    statement = f"plan_{next(_numbers)}"
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE workflow_run, workflow_node, workflow_job, workflow_step, workflow_event")
+        try:
+            for setting in ports._BY_INDEX.split("; "):
+                cursor.execute(setting)
+            cursor.connection.execute(f"PREPARE {statement} AS {native}")
+            nulls = ", ".join(["NULL"] * parameters)
+            plan = [row[0] for row in cursor.connection.execute(f"EXPLAIN EXECUTE {statement}({nulls})")]
+        finally:
+            connection.close()
+    assert not [line for line in plan if any(f" {index} " in line for index in OTHERS)], "\n".join(plan)
+    assert not [line for line in plan if "Seq Scan on workflow_" in line], "\n".join(plan)
