@@ -45,8 +45,8 @@ _LOADERS: Final[dict[int, Callable[[str], Any]]] = {
     1700: float,  # numeric
 }
 DISCARD_PLANS: Final = b"DISCARD PLANS"
-PLAN_AGE: Final = (1.0, 2.0, 5.0)
-"""Seconds that a connection's plans are kept: at first, next, and from then on. A plan is made for the tables as large
+PLAN_AGE: Final = (0.1, 0.4, 1.5, 5.0)
+"""Seconds that a connection's plans are kept, at first and in the end. A plan is made for the tables as large
 as they are, and a queue grows from nothing to a backlog in no time."""
 _OK: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _PLACEHOLDER: Final = re.compile(r"%s|%%")
