@@ -151,8 +151,10 @@ function offer(name, possible) {
   document.querySelector(`#commands [data-command=${name}]`).hidden = !possible;
 }
 
+// What filled a gap was read later than it was asked for, and may have brought some of these already.
 function addEntries(entries) {
-  const rows = entries.slice(-KEPT).reverse().map(rowOf);
+  const shown = new Set([...history.rows].map((row) => row.dataset.seq));
+  const rows = entries.filter((entry) => !shown.has(String(entry.seq))).slice(-KEPT).reverse().map(rowOf);
   history.prepend(...rows);
   while (history.rows.length > KEPT) history.lastElementChild.remove();
 }
