@@ -231,11 +231,8 @@ class Job(models.Model):
                 level=pgtrigger.Statement,
                 when=pgtrigger.After,
                 operation=pgtrigger.Insert,
-                referencing=pgtrigger.Referencing(new="added"),
-                func=(
-                    "IF EXISTS (SELECT 1 FROM added WHERE lease_token IS NULL AND available_at <= now()) THEN "
-                    "PERFORM pg_notify('workflow_job', ''); END IF; RETURN NULL;"
-                ),
+                # Also when nothing is due yet: an idle worker sleeps until the next job that it knows of.
+                func="PERFORM pg_notify('workflow_job', ''); RETURN NULL;",
             )
         ]
 

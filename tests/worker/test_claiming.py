@@ -103,6 +103,21 @@ def test_a_notification_wakes_an_idle_worker_long_before_its_poll(workers: Launc
     assert min(time_taken) < 2
 
 
+def test_a_delayed_dispatch_is_begun_when_it_is_due_and_not_at_the_next_poll(workers: Launcher) -> None:
+    worker = workers.start(settings={"POLL_INTERVAL": 30})
+    ready(worker.pid)
+    finished(dispatch("plain"))
+    delay = 1.0
+    late = []
+    for _ in range(3):
+        handle = dispatch("plain", delay=delay)
+        finished(handle)
+        run = handle.status().run
+        late.append((run.started_at - Run.objects.get(pk=run.id).created_at).total_seconds() - delay)
+    assert all(seconds >= 0 for seconds in late)
+    assert min(late) < 1
+
+
 def test_without_notifications_jobs_are_found_by_polling(
     workers: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, connections
 from psycopg.conninfo import make_conninfo
 from pytest_django import DjangoDbBlocker
 
@@ -20,6 +20,7 @@ from tests.support import invariants
 from tests.support.crash import called, calls, dispatch, finished, key_of, status
 from tests.support.workers import Launcher, eventually
 from workflow import states, workflows
+from workflow.store.prepared import fetch_one
 
 pytestmark = pytest.mark.crash
 
@@ -146,3 +147,19 @@ def test_nothing_of_the_workers_settings_stays_on_a_pooled_session(
             prepared = session.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
             assert prepared == (0,)
     assert worker.stop() == 0
+
+
+def test_a_project_behind_a_pooler_prepares_no_dispatch(
+    pooler: str, django_db_blocker: DjangoDbBlocker
+) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(pooler)
+    behind = {"HOST": parts["host"], "PORT": parts["port"], "USER": parts["user"], "NAME": parts["dbname"]}
+    with django_db_blocker.unblock():
+        connections.databases["pooled"] = {**connections.databases["default"], **behind}
+        try:
+            statement = "SELECT count(*) FROM pg_prepared_statements"
+            found = {fetch_one("pooled", statement, ())[0] for _ in range(20)}
+        finally:
+            connections["pooled"].close()
+            del connections["pooled"], connections.databases["pooled"]
+    assert found == {0}

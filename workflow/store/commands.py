@@ -23,6 +23,7 @@ from workflow.errors import NodeUnknown, RunConflict, RunNotFound
 from workflow.progress import HistoryRow, announce
 from workflow.sql import commands as sql
 from workflow.sql.arrays import plain, texts
+from workflow.store.prepared import fetch_one
 
 MAX_CHUNK_ROWS: Final = 50_000
 """Node rows that one statement of a batch adds."""
@@ -95,29 +96,28 @@ def dispatch(using: str, placement: Placement, new: NewRun) -> Dispatched:
     workflow = placement.workflow
     tree = tree_rows(workflow)
     run_id = ids.new_run_id()
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            sql.DISPATCH,
-            (
-                run_id,
-                workflow.name,
-                workflow.version,
-                workflow.tree.fingerprint,
-                placement.queue,
-                placement.priority,
-                new.input,
-                placement.context,
-                new.correlation_id,
-                new.idempotency_key,
-                tree.suffixes,
-                tree.paths,
-                tree.units,
-                tree.kinds,
-                ids.new_id(),
-                placement.delay,
-            ),
-        )
-        found = cursor.fetchone()[0]
+    (found,) = fetch_one(
+        using,
+        sql.DISPATCH,
+        (
+            run_id,
+            workflow.name,
+            workflow.version,
+            workflow.tree.fingerprint,
+            placement.queue,
+            placement.priority,
+            new.input,
+            placement.context,
+            new.correlation_id,
+            new.idempotency_key,
+            tree.suffixes,
+            tree.paths,
+            tree.units,
+            tree.kinds,
+            ids.new_id(),
+            placement.delay,
+        ),
+    )
     if found is None:
         raise _slippery(new.idempotency_key)
     return found, found == run_id
