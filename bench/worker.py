@@ -23,7 +23,8 @@ def main() -> None:
     django.setup()
     from django.core.management import call_command
 
-    from workflow.store.settle import Committer, Settlement
+    from workflow.store.committer import Committer
+    from workflow.store.settle import Settlement
     from workflow.worker import process
 
     committers: list[Committer] = []

@@ -21,7 +21,7 @@ from workflow.sql import workers as workers_sql
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
 from workflow.store.ports import DjangoPort, Port
-from workflow.store.settle import is_connection_lost
+from workflow.store.trouble import is_connection_lost
 from workflow.store.workers import unserved
 
 logger = logging.getLogger("workflow")

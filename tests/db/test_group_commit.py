@@ -15,9 +15,10 @@ from workflow.plan import Boundary, HistoryEntry
 from workflow.registry import registry
 from workflow.store import claims
 from workflow.store.claims import Claim
+from workflow.store.committer import Committer
 from workflow.store.drive import drive
 from workflow.store.ports import AsyncPort, DjangoPort, connection_parameters
-from workflow.store.settle import Committer, Rejected, Settlement
+from workflow.store.settle import Rejected, Settlement
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -17,9 +17,9 @@ from typing import Any, Protocol, cast
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, connections, transaction
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from workflow import failpoints, payload, retry
+from workflow import failpoints, retry
 from workflow.conf import conf
 from workflow.context import Context
 from workflow.definitions import Action
@@ -28,6 +28,7 @@ from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyRe
 from workflow.executor.connections import clean_connections, limit_idleness, refresh_ambient_connections
 from workflow.executor.interrupt import UserCode
 from workflow.executor.replay import Found, Replay, Strayed
+from workflow.executor.values import Invalid, copy_json, encode_output, validated
 from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
 from workflow.signals import Signal
@@ -36,7 +37,8 @@ from workflow.sql.arrays import plain
 from workflow.steps import Steps, Suspend
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort, refresh_connections
-from workflow.store.settle import Lease, Rejected, Settlement, is_connection_lost, settle_now
+from workflow.store.settle import Lease, Rejected, Settlement, settle_now
+from workflow.store.trouble import is_connection_lost
 
 logger = logging.getLogger("workflow")
 
@@ -53,15 +55,6 @@ NEVER_RETRIED = frozenset(
 
 class LeaseLost(Exception):
     """The checkpoint of an atomic action was refused: its transaction must not commit."""
-
-
-class Invalid(Exception):
-    """User data that fails an action for good; `code` says which kind."""
-
-    def __init__(self, code: FailureCode, cause: BaseException) -> None:
-        super().__init__(str(cause))
-        self.code = code
-        self.cause = cause
 
 
 class Desk(Protocol):
@@ -469,45 +462,6 @@ def _finished(value: Any) -> Any:
 
 async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
-
-
-def encode_output(
-    value: Any, adapter: TypeAdapter[Any] | None, where: str, secret_keys: frozenset[str], key: str
-) -> tuple[Any, str | None]:
-    """A result checked, normalised, and as JSON text; None is no output. Raises `Invalid` or `PayloadInvalid`.
-
-    Secrets are kept under `secret_keys`; one that is no dict will stand under `key`.
-    """
-    if adapter is not None:
-        try:
-            value = adapter.dump_python(adapter.validate_python(value), mode="python")
-        except ValidationError as error:
-            raise Invalid(FailureCode.OUTPUT_INVALID, error) from error
-    if value is None:
-        return None, None
-    return payload.encode(value, where, conf.MAX_PAYLOAD_BYTES, secret_keys, key)
-
-
-def validated(adapter: TypeAdapter[Any], state: Any) -> Any:
-    """The slice of the state that a schema describes. What only JSON mode accepts is tried as JSON."""
-    try:
-        return adapter.validate_python(state)
-    except ValidationError as error:
-        try:
-            return adapter.validate_json(compact(state))
-        except ValidationError:
-            raise error from None
-
-
-def copy_json(value: Any) -> Any:
-    """A deep copy of plain JSON: a handler may do with its state what it likes."""
-    if isinstance(value, dict):
-        return {
-            key: copy_json(item) if isinstance(item, dict | list) else item for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [copy_json(item) if isinstance(item, dict | list) else item for item in value]
-    return value
 
 
 def _prepend(boundary: Boundary, notes: Notes | None) -> None:

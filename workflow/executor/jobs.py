@@ -24,7 +24,8 @@ from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store import events as events_store
 from workflow.store.claims import Claim, Misfit
-from workflow.store.settle import Lease, Settlement, is_connection_lost
+from workflow.store.settle import Lease, Settlement
+from workflow.store.trouble import is_connection_lost
 
 logger = logging.getLogger("workflow")
 

@@ -13,7 +13,7 @@ from workflow.conf import conf
 from workflow.definitions import Action, Stage
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, PayloadInvalid
-from workflow.executor.attempt import copy_json
+from workflow.executor.values import copy_json
 from workflow.failures import describe
 from workflow.plan import Answered, Ask, Completed, Fact, Refused, fault
 from workflow.plan.waits import published_text

@@ -21,8 +21,9 @@ from workflow.executor import execute
 from workflow.registry import registry
 from workflow.sql import workers as workers_sql
 from workflow.store import claims as claims_store
+from workflow.store.committer import Committer
 from workflow.store.ports import AsyncPort, connection_parameters
-from workflow.store.settle import Committer, is_connection_lost
+from workflow.store.trouble import is_connection_lost
 from workflow.transports.postgres import doorbell_class
 from workflow.worker.heartbeat import Heartbeat
 from workflow.worker.memory import collected_seldom, resident

@@ -17,9 +17,10 @@ from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode
 from workflow.executor import Attempt, Desk, Execution, Question, clean_connections
 from workflow.plan import Boundary, Change, Fact
+from workflow.store.committer import Committer
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
-from workflow.store.settle import Committer, HistoryRow, Rejected, Settlement
+from workflow.store.settle import HistoryRow, Rejected, Settlement
 from workflow.worker.pusher import Pusher
 from workflow.worker.threads import ThreadPool, Work
 

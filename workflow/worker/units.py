@@ -13,7 +13,7 @@ from workflow.executor import Execution, give_back
 from workflow.signals import LEASE_LOST
 from workflow.sql import claim as claim_sql
 from workflow.sql.arrays import plain
-from workflow.store.settle import is_connection_lost
+from workflow.store.trouble import is_connection_lost
 from workflow.worker.outage import Outage
 from workflow.worker.runtime import WorkerRuntime
 

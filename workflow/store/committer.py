@@ -1,0 +1,270 @@
+"""Group commit: `Committer` gathers the boundaries that wait and settles them together.
+
+Boundaries that arrive while a commit is under way wait for it and go out with the next one; an
+idle committer commits at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import psycopg
+
+from workflow import failpoints
+from workflow.store.ports import Port
+from workflow.store.settle import (
+    Rejected,
+    Settlement,
+    apply_results,
+    locked_runs,
+    statements,
+    which_applied,
+)
+from workflow.store.trouble import is_connection_lost, is_passing
+
+logger = logging.getLogger("workflow")
+
+Announce = Callable[[Sequence[Settlement]], None]
+Item = tuple[Settlement, "asyncio.Future[Settlement]"]
+"""A boundary, and whoever waits for its answer."""
+
+
+class Outages(Protocol):
+    """Whoever keeps count of times when the database is away."""
+
+    def lost(self, what: str, error: BaseException) -> None: ...
+
+    def back(self) -> None: ...
+
+
+class Committer:
+    """Group commit: takes boundaries from many units and settles those that wait in one transaction.
+
+    `settle` returns the settlement (its `seq` is None when it was refused), or raises `Rejected`
+    when the database would not take this boundary's data. Connection failures are retried here
+    until the database answers; the outcome of a commit that was cut off is asked for, never guessed.
+    Boundaries of a run that somebody else keeps locked wait aside, and hold up nobody.
+    """
+
+    LARGE = 16
+    """From so many boundaries on a commit is told of in two halves."""
+    TURNS = 8
+    """Of the event loop, in which a unit whose next handler is `async` and has nothing to wait for comes back."""
+
+    def __init__(
+        self,
+        port: Port,
+        announce: Announce | None = None,
+        *,
+        outage: Outages | None = None,
+        limit: int = 500,
+        first_pause: float = 0.1,
+    ) -> None:
+        self._port = port
+        self._outage = outage
+        self._announce = announce
+        self._limit = limit
+        self._first_pause = first_pause
+        self._queue: list[Item] = []
+        self._working: asyncio.Task[None] | None = None
+        self._locked: set[str] = set()
+        """Runs that somebody else has locked."""
+        self._looking: asyncio.Task[None] | None = None
+        self.commits = 0
+        self.boundaries = 0
+
+    async def settle(self, settlement: Settlement) -> Settlement:
+        future: asyncio.Future[Settlement] = asyncio.get_running_loop().create_future()
+        self._queue.append((settlement, future))
+        self._go_on()
+        return await future
+
+    def _go_on(self) -> None:
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work(), name="workflow-committer")
+
+    async def _work(self) -> None:
+        """Commits until nothing waits. The server and this process are to be at work at the same time: of a large
+        commit one half is told at once, and the other half when what the first made of it is on its way.
+        """
+        untold: list[Item] = []
+        while True:
+            batch = self._take()
+            if not batch:
+                if not untold:
+                    return
+                untold = _tell(untold)
+                await self._until_busy(len(self._queue) + 1)
+                continue
+            try:
+                if untold:
+                    committing = asyncio.create_task(self._commit(batch), name="workflow-commit")
+                    await asyncio.sleep(0)  # it is sent
+                    untold = _tell(untold)
+                    settled = await committing
+                else:
+                    settled = await self._commit(batch)
+            except Exception as error:  # nobody may wait for ever for an answer
+                logger.exception("settling %d boundaries failed", len(batch))
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            half = len(settled) if len(settled) < self.LARGE else len(settled) // 2
+            untold = settled[half:]
+            _tell(settled[:half])
+            if untold:
+                await self._until_busy(half)
+
+    async def _until_busy(self, waiting: int) -> None:
+        """Lets units go on, until so many boundaries wait or those that need nobody else are through."""
+        for _ in range(self.TURNS):
+            if len(self._queue) >= waiting:
+                return
+            await asyncio.sleep(0)
+
+    def _take(self) -> list[Item]:
+        """As many as fit, one of a run at most and none of a locked one, in the order of their arrival."""
+        batch: list[Item] = []
+        rest: list[Item] = []
+        runs = set(self._locked)
+        for item in self._queue:
+            run_id = item[0].lease.run_id
+            if run_id in runs or len(batch) >= self._limit:
+                rest.append(item)
+            else:
+                runs.add(run_id)
+                batch.append(item)
+        self._queue = rest
+        return batch
+
+    async def _commit(self, batch: list[Item]) -> list[Item]:
+        """Settles what it can; those whose answer is there and that are still to be told of it."""
+        settlements = [s for s, _ in batch]
+        if failpoints.armed:
+            _hit("settle.before", settlements)
+        try:
+            await self._run(settlements)
+            if failpoints.armed:
+                _hit("settle.after", settlements)
+        except psycopg.errors.LockNotAvailable:
+            self._queue[:0] = batch
+            await self._set_aside([s.lease.run_id for s in settlements])
+            return []
+        except psycopg.Error as error:
+            if len(batch) == 1:
+                _, future = batch[0]
+                if not future.done():
+                    rejected = Rejected(str(error).strip())
+                    rejected.__cause__ = error
+                    future.set_exception(rejected)
+                return []
+            return [
+                told for item in batch for told in await self._commit([item])
+            ]  # one bad boundary fails alone
+        self.commits += 1
+        self.boundaries += len(batch)
+        if self._announce is not None:
+            self._announce([s for s in settlements if s.seq is not None])
+        return batch
+
+    async def _run(self, settlements: list[Settlement]) -> None:
+        """One transaction; tried again while the database is away. A refusal of the data is raised."""
+        pause = self._first_pause
+        asked, was_lost = any(s.unsure for s in settlements), False
+        left = settlements
+        while True:
+            try:
+                if asked:
+                    left = await self._unsettled(settlements)
+                    asked = False
+                if left:
+                    results = await self._port.run(statements(left))
+                    if failpoints.armed:
+                        _hit("settle.answer", left)
+                    apply_results(left, results)
+                if was_lost and self._outage is not None:
+                    self._outage.back()
+                return
+            except psycopg.Error as error:
+                if is_passing(error):
+                    logger.info("settling is tried again: %s", error)
+                elif is_connection_lost(error):
+                    if self._outage is not None:
+                        self._outage.lost("settling", error)
+                    asked = was_lost = True
+                    for settlement in settlements:
+                        settlement.unsure = True
+                else:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)
+
+    async def _set_aside(self, run_ids: list[str]) -> None:
+        """Some of these runs are locked: finds out which, and leaves them for later."""
+        try:
+            found = await locked_runs(self._port, run_ids)
+        except psycopg.Error as error:  # they are tried again as they are
+            logger.info("locked runs could not be told apart: %s", error)
+            return
+        if found:
+            logger.info("boundaries of %d runs wait for another session's lock", len(found))
+            self._locked |= found
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look_again(), name="workflow-locked")
+
+    async def _look_again(self) -> None:
+        pause = self._first_pause
+        while self._locked:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+            try:
+                still = await locked_runs(self._port, self._locked)
+            except psycopg.Error as error:
+                logger.debug("locked runs are looked at again later: %s", error)
+                continue
+            if still != self._locked:
+                self._locked &= still
+                self._go_on()
+
+    async def _unsettled(self, settlements: list[Settlement]) -> list[Settlement]:
+        """Those of a cut-off commit that did not make it; the others get their answer.
+
+        The run's lock makes this wait for a server process that may still be committing.
+        """
+        results = await self._port.run(which_applied(settlements))
+        applied = {row[0] for row in results[1]}
+        left = []
+        for settlement in settlements:
+            if settlement.id in applied:
+                settlement.seq = settlement.seq or 0
+            else:
+                left.append(settlement)
+        return left
+
+
+def _tell(items: list[Item]) -> list[Item]:
+    """Gives them their answers; nobody is left."""
+    for settlement, future in items:
+        if not future.done():
+            future.set_result(settlement)
+    return []
+
+
+def _hit(place: str, settlements: Sequence[Settlement]) -> None:
+    """Failpoints for each kind of boundary in a batch: what it starts, ends, parks or gives back."""
+    for settlement in settlements:
+        boundary = settlement.boundary
+        kinds = {f"{c.source}-{c.target}" for c in boundary.changes} | {f"job-{boundary.job}"}
+        if boundary.run_target:
+            kinds.add(f"run-{boundary.run_target}")
+        if boundary.compensating:
+            kinds.add("compensate")
+        if boundary.steps:
+            kinds.add("step")
+        for kind in sorted(kinds):
+            failpoints.hit(f"{place}:{kind}")
+    failpoints.hit(place)
