@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A
 from django.db import DatabaseError, connections
 from django.utils.module_loading import import_string
 
+from workflow import viewing
 from workflow.conf import conf, validate
 from workflow.registry import registry
 from workflow.store.workers import Unserved, unserved_now
@@ -56,6 +57,18 @@ def check_transport(**kwargs: Any) -> list[CheckMessage]:
         return [
             Error(f'WORKFLOW["TRANSPORT"] {conf.TRANSPORT!r} cannot be used: {error}.', id="workflow.E005")
         ]
+    return []
+
+
+@register("workflow")
+def check_can_view_run(**kwargs: Any) -> list[CheckMessage]:
+    """``workflow.E006``: ``WORKFLOW["CAN_VIEW_RUN"]`` can't be imported, or is nothing that could be asked."""
+    if {"WORKFLOW", "CAN_VIEW_RUN"} & {key for key, _ in validate()}:
+        return []
+    try:
+        viewing.hook()
+    except Exception as error:  # importing a project's module may raise anything
+        return [Error(f'WORKFLOW["CAN_VIEW_RUN"] cannot be used: {error}.', id="workflow.E006")]
     return []
 
 

@@ -28,8 +28,9 @@ class Setting:
     """One key of ``WORKFLOW``.
 
     ``unit`` decides the type: "seconds" (a number or a ``timedelta``), "days" (a number), "bytes" (a whole
-    number); with "" the default tells: a number, a whole number, a string, or a list of strings. ``default`` is a
-    value, or a function of ``Conf`` for one that follows from other settings.
+    number) or "function" (a dotted path, a callable or None); with "" the default tells: a number, a whole number, a
+    string, or a list of strings. ``default`` is a value, or a function of ``Conf`` for one that follows from other
+    settings.
     """
 
     name: str
@@ -41,6 +42,8 @@ class Setting:
 
     def fault(self, value: object) -> str | None:
         """What is wrong with ``value``, or None."""
+        if self.unit == "function":
+            return None if value is None or callable(value) else _path_fault(value)
         if self.unit in {"seconds", "days"} or isinstance(self.default, float):
             return self._number_fault(value)
         if isinstance(self.default, int):
@@ -146,6 +149,13 @@ SETTINGS: tuple[Setting, ...] = (
         MAX_JSONB_BYTES,
     ),
     Setting("REDACT", [], "", None, "Keys whose values are masked wherever a person looks."),
+    Setting(
+        "CAN_VIEW_RUN",
+        None,
+        "function",
+        None,
+        "(user, run) -> bool: which runs a user with the permission may see.",
+    ),
     Setting("TRANSPORT", "workflow.transports.postgres", "", None, "Module that tells workers of due jobs."),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -170,6 +180,7 @@ class Conf:
     RETENTION_DAYS: float
     MAX_PAYLOAD_BYTES: int
     REDACT: list[str]
+    CAN_VIEW_RUN: str | Callable[[Any, Any], bool] | None
     TRANSPORT: str
 
     def __getattr__(self, name: str) -> Any:
@@ -221,6 +232,12 @@ def _given() -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"WORKFLOW must be a dict, not {_show(given)}")
     return given
+
+
+def _path_fault(value: object) -> str | None:
+    if isinstance(value, str) and all(part.isidentifier() for part in value.split(".")) and "." in value:
+        return None
+    return f"must be a dotted path, a function or None, not {_show(value)}"
 
 
 def _number(value: float) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "workflow"
 ROOMS = ("admin", "api", "consumers", "dashboard", "management")
-FLOOR = ("bulk", "history", "overview", "routing", "terminal")
+FLOOR = ("bulk", "history", "overview", "routing", "terminal", "viewing")
 FILES = sorted(
     [file for room in ROOMS for file in (PACKAGE / room).rglob("*.py")]
     + [PACKAGE / f"{name}.py" for name in FLOOR]

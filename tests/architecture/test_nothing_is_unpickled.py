@@ -17,6 +17,7 @@ IMPORTERS = {
     "workflow/registry.py": "each app's workflows.py",
     "workflow/checks.py": "the transport, which a setting names",
     "workflow/transports/postgres.py": "the transport, which a setting names",
+    "workflow/viewing.py": "the hook that decides who may see a run, which a setting names",
 }
 """Who may import by name, and what: never a name that a row gave."""
 

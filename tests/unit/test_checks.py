@@ -9,7 +9,13 @@ from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
 from workflow import Stage, Workflow, WorkflowInvalid
-from workflow.checks import check_database, check_definitions, check_settings, check_transport
+from workflow.checks import (
+    check_can_view_run,
+    check_database,
+    check_definitions,
+    check_settings,
+    check_transport,
+)
 from workflow.registry import registry
 
 
@@ -129,3 +135,33 @@ def test_a_project_without_pgtrigger_is_told_to_add_it() -> None:
         "django.core.exceptions.ImproperlyConfigured: "
         'Add "pgtrigger" to INSTALLED_APPS: the app "workflow" needs it.'
     )
+
+
+async def asynchronous(user: Any, run: Any) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("given", [None, "operator.eq", max])
+def test_a_hook_that_can_be_asked_passes(given: Any) -> None:
+    assert found(check_can_view_run, CAN_VIEW_RUN=given) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("no_such_shop.permissions.can_view", "No module named 'no_such_shop'"),
+        ("operator.no_such_function", "no_such_function"),
+        ("math.pi", "can't be called"),
+        (asynchronous, "must be a plain function"),
+    ],
+)
+def test_a_hook_that_cannot_be_asked_is_an_error(given: Any, reason: str) -> None:
+    [(code, message)] = found(check_can_view_run, CAN_VIEW_RUN=given)
+    assert code == "workflow.E006"
+    assert message.startswith('WORKFLOW["CAN_VIEW_RUN"] cannot be used: ')
+    assert reason in message
+
+
+def test_a_hook_of_the_wrong_type_is_reported_once() -> None:
+    assert found(check_can_view_run, CAN_VIEW_RUN=7) == []
+    assert [code for code, _ in found(check_settings, CAN_VIEW_RUN=7)] == ["workflow.E001"]

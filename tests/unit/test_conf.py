@@ -25,6 +25,7 @@ DOCUMENTED = {
     "RETENTION_DAYS": 7,
     "MAX_PAYLOAD_BYTES": 1048576,
     "REDACT": [],
+    "CAN_VIEW_RUN": None,
     "TRANSPORT": "workflow.transports.postgres",
 }
 SECONDS = [setting.name for setting in SETTINGS if setting.unit == "seconds"]
@@ -194,3 +195,15 @@ def test_every_setting_says_what_it_means() -> None:
     for setting in SETTINGS:
         assert setting.doc.endswith("."), setting.name
         assert setting.fault(getattr(conf, setting.name)) is None, setting.name
+
+
+@pytest.mark.parametrize("value", [None, "shop.permissions.can_view", max])
+def test_a_function_is_named_given_or_left_out(value: Any) -> None:
+    assert faults(CAN_VIEW_RUN=value) == []
+
+
+@pytest.mark.parametrize("value", ["", "can_view", "shop.", "shop/permissions.can_view", 7, ["a.b"], False])
+def test_what_is_no_function_and_no_path_is_a_fault(value: Any) -> None:
+    [(key, message)] = faults(CAN_VIEW_RUN=value)
+    assert key == "CAN_VIEW_RUN"
+    assert message.startswith("must be a dotted path, a function or None, not the ")

@@ -12,6 +12,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from workflow import viewing
 from workflow.admin import shown
 from workflow.admin.filters import Filter
 from workflow.admin.paging import CappedPaginator, OrderedChangeList
@@ -65,14 +66,24 @@ class ReadOnlyAdmin(Base):
         return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Model | None:
-        """The row of that id with all its columns, masked; None when there is none, or it is no id."""
+        """The row of that id with all its columns, masked; None when there is none, it is no id, or it is of a run
+        that this user may not see.
+        """
         try:
-            row = self.rows().filter(pk=UUID(object_id)).first()
+            row: Model | None = self.rows().filter(pk=UUID(object_id)).first()
         except ValueError:
             return None
-        if row is not None:
-            self.mask(row)
+        if row is None:
+            return None
+        run_id = self.run_of(row)
+        if run_id is not None and not viewing.may_view(request.user, run_id):
+            return None
+        self.mask(row)
         return row
+
+    def run_of(self, row: Any) -> UUID | None:
+        """The run that a row belongs to, if any."""
+        return getattr(row, "run_id", None)
 
     def mask(self, row: Any) -> None:
         """Replaces in ``row``, which is never saved, what a person must not see."""

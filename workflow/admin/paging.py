@@ -9,6 +9,7 @@ from django.core.paginator import Paginator
 from django.db import connections
 from django.utils.functional import cached_property
 
+from workflow import viewing
 from workflow.conf import conf
 from workflow.sql import lists as sql
 
@@ -57,9 +58,19 @@ class OrderedChangeList(ChangeList):
 
     def get_results(self, request: Any) -> None:
         super().get_results(request)
+        self.result_list = self._viewable(request.user)
         if self.paginator.capped:
             # The search box would show the bound as if it were the number of rows; the page's end says what it is.
             self.full_result_count = self.result_count
+
+    def _viewable(self, user: Any) -> Any:
+        """The page's rows, without those of runs that this user may not see."""
+        if conf.CAN_VIEW_RUN is None:
+            return self.result_list
+        model_admin: Any = self.model_admin
+        rows: Any = [(model_admin.run_of(row), row) for row in self.result_list]
+        seen = viewing.viewable(user, {run_id for run_id, _ in rows if run_id is not None})
+        return [row for run_id, row in rows if run_id is None or run_id in seen]
 
     def get_ordering(self, request: Any, queryset: Any) -> list[Any]:
         return list(self.model_admin.get_ordering(request))

@@ -12,7 +12,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from workflow import bulk, history, terminal, workflows
+from workflow import bulk, history, terminal, viewing, workflows
 from workflow.admin import shown
 from workflow.admin.base import ReadOnlyAdmin, as_uuid
 from workflow.admin.filters import CreatedFilter, RunStatusFilter, WorkflowFilter
@@ -74,6 +74,9 @@ class RunAdmin(ReadOnlyAdmin):
         return found if run_id is None else found | Q(pk=run_id)
 
     # --- showing --------------------------------------------------------------------------------
+
+    def run_of(self, row: Run) -> UUID:
+        return row.pk
 
     def mask(self, row: Run) -> None:
         secrets = history.secrets_of_run(row.pk)
@@ -182,7 +185,12 @@ class RunAdmin(ReadOnlyAdmin):
     ) -> None:
         """Does it for each run and says how many were done, and how many were refused for which reason."""
         chosen = list(queryset.values_list("pk", flat=True)[: bulk.MOST + 1])
-        outcome = bulk.each(chosen[: bulk.MOST], command)
+
+        def seen_only(run_id: UUID) -> None:
+            viewing.require(request.user, run_id)
+            command(run_id)
+
+        outcome = bulk.each(chosen[: bulk.MOST], seen_only)
         if outcome.done:
             self.message_user(request, f"{_runs(outcome.done)} {done}.", messages.SUCCESS)
         for reason in outcome.reasons:

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.utils.cache import get_conditional_response
 
-from workflow import bulk, history, workflows
+from workflow import bulk, history, viewing, workflows
 from workflow.api import schemas, wire
 from workflow.api.access import who
 from workflow.conf import conf
@@ -34,6 +34,11 @@ class Call:
     def by(self) -> str | None:
         return who(self.request)
 
+    @property
+    def user(self) -> Any:
+        """None behind an ``authorize`` of its own where nothing sets ``request.user``."""
+        return getattr(self.request, "user", None)
+
 
 Endpoint = Callable[[Call], HttpResponse]
 
@@ -50,7 +55,9 @@ def list_runs(call: Call) -> HttpResponse:
         limit=query.limit,
         after=query.after,
     )
-    return wire.answer(page.model_copy(update={"items": [redact_run(item) for item in page.items]}))
+    seen = viewing.viewable(call.user, [item.id for item in page.items])
+    items = [redact_run(item) for item in page.items if item.id in seen]
+    return wire.answer(page.model_copy(update={"items": items}))
 
 
 def show_run(call: Call) -> HttpResponse:
@@ -115,14 +122,14 @@ def resume(call: Call) -> HttpResponse:
 
 def retry_many(call: Call) -> HttpResponse:
     by = call.by
-    return _many(call.body, lambda run_id: workflows.retry(run_id, by=by))
+    return _many(call, lambda run_id: workflows.retry(run_id, by=by))
 
 
 def cancel_many(call: Call) -> HttpResponse:
     body: schemas.BulkCancelBody = call.body
     by = call.by
     return _many(
-        body, lambda run_id: workflows.cancel(run_id, body.reason, compensate=body.compensate, by=by)
+        call, lambda run_id: workflows.cancel(run_id, body.reason, compensate=body.compensate, by=by)
     )
 
 
@@ -154,9 +161,19 @@ def _entry(run_id: UUID, entry: history.Entry) -> schemas.HistoryEntry:
     return schemas.HistoryEntry.model_validate({**(entry.data or {}), **own, "type": "workflow.event"})
 
 
-def _many(body: schemas.BulkBody, command: bulk.Command) -> HttpResponse:
+def _many(call: Call, command: bulk.Command) -> HttpResponse:
+    body: schemas.BulkBody = call.body
     run_ids, following = _matching(body)
-    outcome = bulk.each(run_ids, command, dry_run=body.dry_run)
+    seen = viewing.viewable(call.user, run_ids)
+    if body.filter.ids is None:  # of those that were not named nothing is told
+        run_ids = [run_id for run_id in run_ids if run_id in seen]
+
+    def seen_only(run_id: UUID) -> None:
+        if run_id not in seen:
+            raise RunNotFound(f"no run has the id {run_id}")
+        command(run_id)
+
+    outcome = bulk.each(run_ids, seen_only, dry_run=body.dry_run)
     reasons = [
         schemas.Refusal(code=why.code, message=why.message, count=why.count, run_ids=why.run_ids)
         for why in outcome.reasons

@@ -9,6 +9,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
+from workflow import viewing
 from workflow.api import openapi, refusals, wire
 from workflow.api.access import Authorize, Gate
 from workflow.api.endpoints import Call
@@ -17,6 +18,7 @@ from workflow.api.refusals import Refused
 from workflow.api.schemas import NoQuery
 from workflow.conf import conf
 from workflow.errors import WorkflowError
+from workflow.manager import arguments
 
 View = Callable[..., HttpResponse]
 
@@ -44,6 +46,8 @@ def _view(operation: Operation, gate: Gate) -> View:
         given = wire.body(request) if operation.writes else {}
         call = Call(request, run_id, query, wire.validate(operation.body, given))
         try:
+            if run_id:
+                viewing.require(call.user, arguments.run_id(run_id))
             return operation.endpoint(call)
         except WorkflowError as error:
             raise refusals.of(error, given) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from django.core.exceptions import ValidationError
 from django.http.request import validate_host
 from django.utils.crypto import constant_time_compare
 
+from workflow import viewing
 from workflow.conf import conf
 from workflow.models import Run
 
@@ -74,9 +75,26 @@ def _refusal(scope: Scope, run_id: UUID | None) -> int | None:
         return NOT_LOGGED_IN
     if not user.is_staff or not user.has_perm(PERMISSION):
         return NOT_ALLOWED
-    if run_id is not None and not Run.objects.using(conf.DATABASE).filter(pk=run_id).exists():
-        return NO_SUCH_RUN
-    return None
+    if run_id is None:
+        return None
+    if not Run.objects.using(conf.DATABASE).filter(pk=run_id).exists():
+        # Where some runs are hidden, the code must not tell them from those that do not exist.
+        return NO_SUCH_RUN if conf.CAN_VIEW_RUN is None else NOT_ALLOWED
+    return None if viewing.may_view(user, run_id) else NOT_ALLOWED
+
+
+async def viewable(scope: Scope, run_ids: Iterable[UUID]) -> set[UUID]:
+    """Those of the runs that may be told of; `refusal` has let the user in."""
+    wanted = set(run_ids)
+    if conf.CAN_VIEW_RUN is None or not wanted:
+        return wanted
+    seen: set[UUID] = await database_sync_to_async(_viewable)(scope, wanted)
+    return seen
+
+
+def _viewable(scope: Scope, run_ids: set[UUID]) -> set[UUID]:
+    user = _user(scope)
+    return set() if user is None else viewing.viewable(user, run_ids)
 
 
 def _user(scope: Scope) -> Any:

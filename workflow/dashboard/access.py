@@ -15,6 +15,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_http_methods, require_safe
 
+from workflow import viewing
+
 VIEW: Final = "workflow.view_run"
 MANAGE: Final = "workflow.manage_run"
 
@@ -55,7 +57,11 @@ def _guarded(view: View, permission: str) -> View:
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         refused = _refused(request, permission)
-        return view(request, *args, **kwargs) if refused is None else refused
+        if refused is not None:
+            return refused
+        if "run_id" in kwargs and not viewing.may_view(request.user, kwargs["run_id"]):
+            raise Http404("no such run")
+        return view(request, *args, **kwargs)
 
     return guarded
 

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
-from workflow import states, terminal
+from workflow import states, terminal, viewing
 from workflow.dashboard import filters, reading
 from workflow.dashboard.access import page
 from workflow.dashboard.charts import chart
@@ -50,7 +50,9 @@ def runs(request: HttpRequest) -> HttpResponse:
     try:
         context["page"] = found = reading.runs(asked)
         now = timezone.now()
-        context["rows"] = [_row(row, now) for row in found.rows]
+        seen = viewing.viewable(request.user, [row["id"] for row in found.rows])
+        context["rows"] = [_row(row, now) for row in found.rows if row["id"] in seen]
+        context["hidden"] = len(seen) < len(found.rows)
         if found.rows:
             context["newer"] = asked.query(newer=found.rows[0]["id"]) if found.has_newer else None
             context["older"] = asked.query(older=found.rows[-1]["id"]) if found.has_older else None
