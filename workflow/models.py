@@ -1,4 +1,4 @@
-"""The schema: seven tables, their constraints, indexes and triggers. No logic.
+"""The schema: eight tables, their constraints, indexes and triggers. No logic.
 
 Hot tables carry no foreign-key constraint: the run's id is part of every key, rows of a run are
 written under the run's row lock and dropped together by `prune`, and a constraint would cost one
@@ -375,3 +375,26 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hostname} {self.pid}"
+
+
+class PausedQueue(models.Model):
+    """A queue of which workers claim nothing until `until`, or while the row is there where that is NULL.
+
+    Read by every claim: a handful of rows. One whose time is over counts for nothing, and a sweep drops it.
+    """
+
+    queue = models.CharField(max_length=100, primary_key=True)
+    until = models.DateTimeField(null=True, blank=True)
+    reason = models.TextField(blank=True, default="", db_default="")
+    by = models.TextField(null=True, blank=True)
+    paused_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=~Q(queue=states.EVENTS_QUEUE), name="workflow_pausedqueue_not_events"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.queue

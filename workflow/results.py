@@ -77,6 +77,21 @@ class RunPage(BaseModel):
     next: str | None
 
 
+class PausedQueueInfo(BaseModel):
+    """A queue that is paused: workers claim nothing of it. ``until`` is None for one that stays so until it is resumed.
+
+    ``paused_at`` is since when; ``reason`` and ``by`` are those of the latest ``pause_queue``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    queue: str
+    until: datetime | None
+    reason: str
+    by: str | None
+    paused_at: datetime
+
+
 class Commands(Protocol):
     """What a handle needs of its manager."""
 

@@ -16,6 +16,7 @@ from workflow import failpoints
 from workflow.conf import conf
 from workflow.errors import FailureCode
 from workflow.plan import compact, fault
+from workflow.sql import pauses as pauses_sql
 from workflow.sql import sweeps as sql
 from workflow.sql import workers as workers_sql
 from workflow.store.drive import drive
@@ -96,6 +97,11 @@ async def forget_workers(port: Port) -> int:
     return len((await port.run([(workers_sql.FORGET, ())]))[0])
 
 
+async def forget_pauses(port: Port) -> int:
+    """Drops pauses of queues whose time is over: they keep nobody any more."""
+    return len((await port.run([(pauses_sql.FORGET_OVER, (BATCH,))]))[0])
+
+
 async def name_unserved(port: Port) -> int:
     """Says in the log which live runs no live worker serves, at most once a minute; changes nothing."""
     global _next_naming
@@ -114,6 +120,7 @@ SWEEPS: dict[str, Callable[[Port], Awaitable[int]]] = {
     "waits": expire_waits,
     "runs": mend_idle_runs,
     "workers": forget_workers,
+    "pauses": forget_pauses,
     "unserved": name_unserved,
 }
 

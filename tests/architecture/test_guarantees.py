@@ -21,6 +21,7 @@ TOPICS = (
     "Durable steps",
     "Compensation",
     "Cancel",
+    "Paused queues",
     "Ghosts and versions",
     "Waits and events",
     "Stuck runs and sweeps",

@@ -29,7 +29,7 @@ from workflow.testing import advance
 
 THOROUGH = int(os.environ.get("CRASH_RUNS", "0")) >= 400
 """Whether all places are to be gone through, as `make crash` does, or some."""
-TABLES = ("run", "node", "job", "step", "event", "runevent", "worker")
+TABLES = ("run", "node", "job", "step", "event", "runevent", "worker", "pausedqueue")
 
 
 @pytest.fixture(scope="session")

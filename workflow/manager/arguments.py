@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from workflow import states
@@ -88,6 +88,14 @@ def priority(value: object) -> int:
     return whole(value, "priority", -MAX_PRIORITY - 1, MAX_PRIORITY)
 
 
+def ordinary_queue(value: object) -> str:
+    """A queue's name, but not that of the engine's own."""
+    name = text(value, "queue", MAX_QUEUE)
+    if name == states.EVENTS_QUEUE:
+        raise ValueError(f"the engine's own queue {name} delivers events to all runs and can't be paused")
+    return name
+
+
 def flag(value: object, name: str) -> bool:
     """True or False, and nothing that is merely true or false enough."""
     if not isinstance(value, bool):
@@ -104,6 +112,20 @@ def seconds(value: object, name: str, most: float = MAX_DELAY) -> float:
     else:
         number = _to_float(value)
     return _within(number, name, "seconds", most)
+
+
+def moment_or_seconds(value: object, name: str) -> tuple[datetime | None, float | None]:
+    """(an aware moment, None), or (None, seconds from now); two times None for None."""
+    if value is None:
+        return None, None
+    if not isinstance(value, datetime):
+        if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+            kinds = "an aware datetime, a timedelta or a number of seconds"
+            raise TypeError(f"{name} must be {kinds}, not {_show(value)}")
+        return None, seconds(value, name)
+    if value.utcoffset() is None:
+        raise ValueError(f"{name} must be an aware datetime, not {_show(value)}")
+    return value, None
 
 
 def days(value: object) -> float:

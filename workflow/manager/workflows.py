@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -23,13 +24,18 @@ from workflow.manager.statuses import to_status
 from workflow.manager.twins import twin
 from workflow.manager.waiting import Patience, refuse_endless
 from workflow.registry import registry
-from workflow.results import RunHandle, RunInfo, RunPage, RunStatus
+from workflow.results import PausedQueueInfo, RunHandle, RunInfo, RunPage, RunStatus
 from workflow.store import commands as store
+from workflow.store import pauses
 
 Definition = str | Workflow | Pipeline
 RunId = uuid.UUID | str
 Handles = list[RunHandle]
+Pauses = list[PausedQueueInfo]
 _Delay = float | timedelta | None
+_Until = datetime | float | timedelta | None
+
+logger = logging.getLogger("workflow")
 
 
 class Workflows:
@@ -237,6 +243,39 @@ class Workflows:
         seconds = check.days(days) * 86_400
         return store.prune(conf.DATABASE, seconds, check.whole(batch_size, "batch_size", 1, check.MAX_BATCH))
 
+    # --- queues ---------------------------------------------------------------------------------
+
+    def pause_queue(
+        self, queue: str, *, until: _Until = None, reason: str = "", by: str | None = None
+    ) -> PausedQueueInfo:
+        """Let workers claim nothing of the queue: what is in hand goes on, all else waits and spends no attempt.
+
+        ``until`` is an aware ``datetime``, or a ``timedelta`` or seconds from now by the database's clock; None
+        is until ``resume_queue``. Pausing again replaces ``until``, ``reason`` and ``by``. ``ValueError`` for an
+        end that is not in the future. Workers heed it from the commit on, also those that are started later.
+        """
+        name = check.ordinary_queue(queue)
+        moment, seconds = check.moment_or_seconds(until, "until")
+        why = check.text(reason, "reason", check.MAX_REASON, empty=True)
+        who = check.optional_text(by, "by")
+        found = pauses.pause(conf.DATABASE, name, moment, seconds, why, who)
+        if found is None:
+            raise ValueError("until must be in the future, by the database's clock")
+        return found
+
+    def resume_queue(self, queue: str, *, by: str | None = None) -> bool:
+        """End the queue's pause and wake the workers; False when it was not paused. ``by`` is for the log."""
+        name = check.text(queue, "queue", check.MAX_QUEUE)
+        who = check.optional_text(by, "by")
+        resumed = pauses.resume(conf.DATABASE, name)
+        if resumed:
+            logger.info("queue %r is resumed%s", name, f" by {ascii(who)[1:-1]}" if who else "")
+        return resumed
+
+    def paused_queues(self) -> Pauses:
+        """The queues that are paused now, by name."""
+        return pauses.paused(conf.DATABASE)
+
     # --- the async twins ------------------------------------------------------------------------
 
     adispatch = twin(dispatch)
@@ -248,6 +287,9 @@ class Workflows:
     aresume = twin(resume)
     apublish = twin(publish)
     aprune = twin(prune)
+    apause_queue = twin(pause_queue)
+    aresume_queue = twin(resume_queue)
+    apaused_queues = twin(paused_queues)
 
 
 workflows = Workflows()

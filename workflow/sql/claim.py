@@ -20,6 +20,12 @@ pairs AS (
 # The distinct (queue, priority) pairs, by skipping through the index: one descent a pair. Within a pair the due
 # jobs come first, so jobs that are due later are never read, however many there are.
 
+OPEN: Final = """
+p.queue <> ALL (ARRAY(SELECT q.queue FROM workflow_pausedqueue AS q WHERE q.until IS NULL OR q.until > now()))
+"""
+# Whether the queue of a pair is not paused. The few paused ones are read once a statement, whatever there is to claim,
+# and a pair that is paused is left out before any job of it is looked at or locked.
+
 
 def _claim(which: str) -> str:
     return f"""
@@ -32,7 +38,7 @@ WITH RECURSIVE {PAIRS}, due AS MATERIALIZED (
         LIMIT %s
         FOR UPDATE SKIP LOCKED
     ) AS j
-    WHERE %s::text[] IS NULL OR p.queue = ANY(%s::text[])
+    WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND {OPEN}
     ORDER BY j.priority DESC, j.available_at
     LIMIT %s
 )
@@ -45,7 +51,8 @@ RETURNING j.id::text, j.kind, j.run_id::text, j.node_id::text, j.lease_token::te
 
 
 CLAIM: Final = _claim("")
-"""Touches job rows only, never waits. Higher priority first, then the one that has been due longest."""
+"""Touches job rows only, never waits. Higher priority first, then the one that has been due longest. Jobs of a paused
+queue are not claimed, whatever they are there for: what a pause finds claimed already goes on."""
 
 CLAIM_OF_RUN: Final = _claim(" AND (j.run_id = %s::uuid OR j.run_id IS NULL)")
 """The same for the jobs of one run, and for those of none."""
@@ -72,15 +79,19 @@ RUN: Final = f"{_RUN}WHERE r.id = %s::uuid"
 
 NEXT_DUE: Final = f"""
 WITH RECURSIVE {PAIRS}
-SELECT extract(epoch FROM min(following.available_at) - now())::float8
+SELECT extract(epoch FROM least(min(following.available_at), (
+    SELECT min(q.until) FROM workflow_pausedqueue AS q
+    WHERE q.until > now() AND (%s::text[] IS NULL OR q.queue = ANY(%s::text[]))
+)) - now())::float8
 FROM pairs AS p CROSS JOIN LATERAL (
     SELECT j.available_at FROM workflow_job AS j
     WHERE j.lease_token IS NULL AND j.queue = p.queue AND j.priority = p.priority AND j.available_at > now()
     ORDER BY j.available_at LIMIT 1
 ) AS following
-WHERE %s::text[] IS NULL OR p.queue = ANY(%s::text[])
+WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND {OPEN}
 """
-"""Seconds until the next job comes due; NULL when none will."""
+"""Seconds until the next job comes due that may be claimed then, or the pause of a queue ends; NULL when neither will.
+A pause without an end is over when somebody says so, and rings."""
 
 LOAD_NODES: Final = """
 SELECT n.run_id::text, n.id::text, n.path, n.status, n.attempt, n.compensate_attempt,

@@ -19,6 +19,7 @@ ADVANCE: Final = (
     ),
     _move("workflow_step", "status <> 'completed'", "lease_until", "next_poll_at", "deadline", "parked_at"),
     _move("workflow_event", "true", "at"),
+    _move("workflow_pausedqueue", "true", "until", "paused_at"),
     _move("workflow_run", "finished_at IS NOT NULL", "created_at", "updated_at", "started_at", "finished_at"),
 )
 """Touches every live row, and finished runs too, so that `prune` sees them age."""

@@ -70,9 +70,9 @@ async def claim(
     sparing: Collection[tuple[str, int]] = (),
 ) -> tuple[list[Claim], float | None]:
     """Takes up to `limit` due jobs, with `run_id` only of that run (and of none), else none of the `sparing`,
-    which are versions of workflows.
+    which are versions of workflows. Jobs of paused queues are left where they are.
 
-    Also tells in how many seconds the next one comes due, None for never.
+    Also tells in how many seconds the next one comes due, or a pause ends; None for never.
     """
     names = None if queues is None else texts([*queues, states.EVENTS_QUEUE])
     which: Statement = (sql.CLAIM, (limit, names, names, limit, worker_id))
@@ -86,7 +86,7 @@ async def claim(
         [
             which,
             (sql.CLAIMED_RUNS, (worker_id,)),
-            (sql.NEXT_DUE, (names, names)),
+            (sql.NEXT_DUE, (names, names, names, names)),
         ]
     )
     by_id = {row[0]: ClaimedRun(*row) for row in runs}
