@@ -26,6 +26,8 @@ from channels.layers import InMemoryChannelLayer, get_channel_layer
 from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
+from workflow import transitions
+
 logger = logging.getLogger("workflow")
 
 BOUND: Final = 1.0
@@ -211,6 +213,8 @@ def _announce_now(rows: list[HistoryRow], using: str) -> None:
         push([message(*row[:4], _aware(row[4], using), _plain(row[5])) for row in rows], channel_layer)
     if not reaches_others(channel_layer):
         _notify(ranges_of(rows), using)
+    if transitions.has_receivers():
+        transitions.send([(*row[:5], _plain(row[5])) for row in rows], using)
 
 
 def push(messages: Sequence[dict[str, Any]], channel_layer: Any) -> None:

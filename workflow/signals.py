@@ -1,10 +1,13 @@
-"""The abort signal that a handler sees as `ctx.signal`."""
+"""The abort signal that a handler sees as `ctx.signal`, and Django's signal for what happens to runs."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from typing import Final
+
+from django import dispatch
 
 from workflow.errors import Aborted
 
@@ -14,6 +17,9 @@ TIMEOUT = "timeout"
 CANCELLED = "cancelled"
 LEASE_LOST = "lease-lost"
 SHUTDOWN = "shutdown"
+
+transitioned: Final = dispatch.Signal()
+"""Sent after the commit of each transition, in the process that made it: see `workflow.transitions.send`."""
 
 
 class Signal:

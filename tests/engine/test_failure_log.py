@@ -6,10 +6,12 @@ import logging
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from tests.support.runs import PATIENCE, run_through, staged
 from workflow import Action, Fatal, Stage, Workflow, workflows
 from workflow.models import Job
+from workflow.registry import registry
 from workflow.testing import drain
 
 
@@ -109,3 +111,25 @@ def test_a_failure_that_did_not_count_is_not_told(log: pytest.LogCaptureFixture)
     assert handle.status().run.status == "cancelled"
     assert not Job.objects.exists()
     assert log.messages == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("error", [RuntimeError, Fatal, BaseException])
+def test_in_a_workers_log_an_error_is_one_line(
+    error: type[BaseException], log: pytest.LogCaptureFixture
+) -> None:
+    def forge(state: dict[str, Any]) -> None:
+        raise error("a\nERROR forged\r\u2028\x85ERROR forged")
+
+    definition = staged(
+        Action("reserve", lambda state: None, compensate=forge, compensate_attempts=1),
+        Action("pay", forge, attempts=2, backoff=0),
+    )
+    with registry.isolated():
+        workflows.dispatch(definition, {})
+        call_command("workflow:worker", "--burst")
+    assert [message.partition(" of w ")[2] for message in log.messages] == [
+        "turns back: w.s.pay: ACTION_FAILED: a",
+        "cannot undo w.s.reserve: COMPENSATION_FAILED: a",
+    ]
+    assert all(len(logging.Formatter().format(record).splitlines()) == 1 for record in log.records)

@@ -22,6 +22,7 @@ import psycopg
 from workflow import progress
 from workflow.store.ports import Port
 from workflow.store.settle import HistoryRow, Settlement
+from workflow.worker.signalling import Signaller
 
 logger = logging.getLogger("workflow")
 
@@ -38,6 +39,8 @@ a message costs the loop about half a millisecond, far more than the transition 
 BACKLOG: Final = 50
 NOTIFY_INTERVAL: Final = 0.25
 """Seconds between two notifications of one process."""
+SIGNALS_LAST: Final = 5.0
+"""Seconds that receivers of signals get for what is left when the worker stops."""
 NOTIFY_REST: Final = 2.0
 """Seconds after one that failed."""
 CHANGED_RUNS: Final = 5_000
@@ -65,11 +68,13 @@ class Pusher:
         self._idle = asyncio.Event()
         self._idle.set()
         self.dropped = 0
+        self._signaller = Signaller()
 
     # --- what the engine calls ------------------------------------------------------------------
 
     def announce(self, settlements: Sequence[Settlement]) -> None:
         """What settled boundaries appended."""
+        self._signaller.settled(settlements)
         queues = self._gate.open and progress.has_readers(self._layer)
         if not (queues or self._notifies):
             return
@@ -87,6 +92,7 @@ class Pusher:
         """What was appended to histories outside of boundaries."""
         if not rows:
             return
+        self._signaller.appended(rows)
         now = self._loop.time()
         queues = self._gate.open and progress.has_readers(self._layer)
         with self._lock:
@@ -164,6 +170,8 @@ class Pusher:
                 await self._idle.wait()
         except TimeoutError:
             logger.debug("nobody was told of the last %d entries", len(self._queue))
+        if self._signaller.started:
+            await asyncio.to_thread(self._signaller.drained, SIGNALS_LAST)
 
     async def _empty(self) -> None:
         since = self._loop.time()

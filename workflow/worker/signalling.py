@@ -1,0 +1,130 @@
+"""Django's signals from a worker: in order, on a thread of their own, and never in anybody's way."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import DatabaseError, close_old_connections
+
+from workflow import transitions
+from workflow.conf import conf
+from workflow.store.settle import HistoryRow, Settlement
+
+logger = logging.getLogger("workflow")
+
+CAPACITY: Final = 10_000
+"""Transitions that wait for the receivers; what comes past it is not told."""
+BATCH: Final = 200
+"""Transitions that are looked up together."""
+LOG_INTERVAL: Final = 60.0
+"""Seconds between two log lines about receivers that are too slow."""
+
+_Waiting = tuple[str, int, str, str | None, Any, str | dict[str, Any] | None, float | None]
+"""(run id, seq, name, node, at, data, due): data is JSON text, or has been read already."""
+
+
+class Signaller:
+    """Receivers run one after the other on one thread, which is started with the first transition for them.
+
+    All methods may be called from any thread, return at once but for `drained`, and never raise.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[_Waiting] = deque()
+        self._thread: threading.Thread | None = None
+        self._busy = False
+        self._dropped = 0
+        self._logged = float("-inf")
+
+    @property
+    def started(self) -> bool:
+        """Whether there has ever been anything to tell."""
+        return self._thread is not None
+
+    def settled(self, settlements: Sequence[Settlement]) -> None:
+        """What settled boundaries appended."""
+        if not transitions.has_receivers():
+            return
+        waiting: list[_Waiting] = []
+        for settlement in settlements:
+            if settlement.seq is None:
+                continue
+            run_id, at, entries = settlement.lease.run_id, settlement.at, settlement.boundary.history
+            for seq, entry in enumerate(entries, settlement.seq - len(entries) + 1):
+                waiting.append((run_id, seq, entry.name, entry.node, at, entry.data, entry.due))
+            waiting += [(run_id, seq, name, node, at, None, None) for seq, name, node in settlement.extra]
+        self._put(waiting)
+
+    def appended(self, rows: Sequence[HistoryRow]) -> None:
+        """What was appended outside of boundaries."""
+        if rows and transitions.has_receivers():
+            self._put([(*row, None) for row in rows])
+
+    def drained(self, seconds: float) -> bool:
+        """Gives the receivers so many seconds for what waits; whether that was enough."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._queue and not self._busy, seconds)
+            if not done:
+                logger.warning(
+                    "the worker stops before receivers were told of %d transitions", len(self._queue)
+                )
+            return done
+
+    def _put(self, waiting: list[_Waiting]) -> None:
+        waiting = [one for one in waiting if one[2] not in transitions.NO_TRANSITIONS]
+        if not waiting:
+            return
+        with self._changed:
+            room = CAPACITY - len(self._queue)
+            self._queue.extend(waiting[:room])
+            self._dropped += max(len(waiting) - room, 0)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="workflow-signals", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        if self._dropped:
+            self._complain()
+
+    def _complain(self) -> None:
+        now = time.monotonic()
+        if now - self._logged >= LOG_INTERVAL:
+            self._logged = now
+            dropped, self._dropped = self._dropped, 0
+            logger.warning("receivers of signals are too slow; they were not told of %d transitions", dropped)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._queue)
+                self._busy = True
+                batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            self._tell(batch)
+
+    def _tell(self, batch: list[_Waiting]) -> None:
+        close_old_connections()
+        try:
+            transitions.send([_row(one) for one in batch], conf.DATABASE)
+        except DatabaseError as error:
+            logger.warning("receivers were not told of %d transitions: %s", len(batch), error)
+        except BaseException:  # a receiver's SystemExit too: nobody would be told of anything again
+            logger.exception("a receiver of signals failed")
+        finally:
+            close_old_connections()
+
+
+def _row(waiting: _Waiting) -> HistoryRow:
+    run_id, seq, name, node, at, data, due = waiting
+    known: dict[str, Any] = json.loads(data) if isinstance(data, str) else dict(data or {})
+    if due is not None and isinstance(at, datetime):
+        known["due_at"] = (at + timedelta(seconds=due)).isoformat()
+    return run_id, seq, name, node, at, known
