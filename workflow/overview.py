@@ -1,4 +1,4 @@
-"""How busy everything is at this moment: queues, rates, workers, and runs that nobody serves. Values only.
+"""How busy everything is at this moment: queues, rates, workers, runs that nobody serves, and pauses. Values only.
 
 Reading it costs the same whatever lies in the tables: each part has a limit, named below.
 """
@@ -13,8 +13,9 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from workflow import states
+from workflow import states, workflows
 from workflow.conf import conf
+from workflow.results import PausedQueueInfo
 from workflow.sql import overview as sql
 from workflow.sql.arrays import plain
 from workflow.store.pipeline import Rows, Statement
@@ -32,6 +33,7 @@ MOST_ENDS: Final = 20_000
 MOST_STARTS: Final = 5_000
 """Live runs of each status that are asked when they started: the newest."""
 MOST_WORKERS: Final = 1_000
+MOST_PAUSED: Final = 1_000
 
 
 class QueueInfo(BaseModel):
@@ -119,6 +121,7 @@ class Overview(BaseModel):
     rates: list[Rates]
     workers: list[WorkerInfo]
     unserved: list[UnservedRuns]
+    paused: list[PausedQueueInfo]
 
     @property
     def oldest_due(self) -> float | None:
@@ -136,7 +139,17 @@ def overview() -> Overview:
         rates=_rates(ended, dispatched),
         workers=alive,
         unserved=[_unserved(runs) for runs in unserved_now()],
+        paused=workflows.paused_queues()[:MOST_PAUSED],
     )
+
+
+def pause_of_run(run_id: UUID) -> PausedQueueInfo | None:
+    """What keeps a live run's jobs from being claimed; None too for a run that is over, or is not there."""
+    rows = DjangoPort().run_now([(sql.PAUSE_OF_RUN, (str(run_id),))])[0]
+    if not rows:
+        return None
+    queue, until, reason, by, paused_at = rows[0]
+    return PausedQueueInfo(queue=queue, until=until, reason=reason, by=by, paused_at=paused_at)
 
 
 def _statements() -> list[Statement]:

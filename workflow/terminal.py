@@ -21,7 +21,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from workflow import failures, states
-from workflow.results import NodeInfo, RunInfo, RunStatus
+from workflow.results import NodeInfo, PausedQueueInfo, RunInfo, RunStatus
 
 # Controls, and format characters that reorder, hide or break what stands around them. The two joiners
 # (U+200C, U+200D) stay: some scripts and many emoji need them, and they hide nothing.
@@ -44,7 +44,7 @@ _COLOURS: Final = {
     states.FAILED: "bold red",
     states.CANCELLED: "bright_black",
 }
-_FACT_STYLES: Final = {"error": "red", "workers": "yellow"}
+_FACT_STYLES: Final = {"error": "red", "workers": "yellow", "queue": "yellow"}
 _SYMBOLS: Final = {
     states.PENDING: "·",
     states.RUNNING: "▸",
@@ -76,6 +76,14 @@ def one_line(value: object, limit: int = 500) -> str:
     # Far more than can be shown, cut before the work: an error may be megabytes long.
     text = printable(" ".join(str(value)[: limit * 20].split()))
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def pause_line(pause: PausedQueueInfo) -> str:
+    """That a queue is paused, until when, by whom and why, on one printable line."""
+    end = "" if pause.until is None else f" until {moment(pause.until)}"
+    by = f" by {pause.by}" if pause.by else ""
+    why = f": {pause.reason}" if pause.reason else ""
+    return one_line(f'the queue "{pause.queue}" is paused{end}{by}{why}')
 
 
 def json_lines(value: Any) -> list[str]:
@@ -147,10 +155,10 @@ def done_share(nodes: Sequence[NodeInfo]) -> tuple[int, int]:
 # One run
 
 
-def run_facts(run: RunInfo, now: datetime, unserved: str = "") -> list[tuple[str, str]]:
+def run_facts(run: RunInfo, now: datetime, unserved: str = "", paused: str = "") -> list[tuple[str, str]]:
     """What there is to say of a run as a whole, as (label, printable text).
 
-    `unserved` says, in one line, why no worker will take it; empty when one will.
+    `unserved` says, in one line, why no worker will take it, and `paused` that none may; empty when one will.
     """
     facts = [
         ("run", printable(run.id)),
@@ -159,6 +167,8 @@ def run_facts(run: RunInfo, now: datetime, unserved: str = "") -> list[tuple[str
     ]
     if unserved:
         facts.append(("workers", one_line(unserved)))
+    if paused:
+        facts.append(("queue", one_line(paused)))
     if run.correlation_id is not None:
         facts.append(("correlation", printable(run.correlation_id)))
     facts.append(("created", moment(run.created_at)))
@@ -199,9 +209,11 @@ def _name(node: NodeInfo) -> str:
     return printable(node.path.rpartition(".")[2])
 
 
-def run_lines(status: RunStatus, now: datetime, detail: bool = False, unserved: str = "") -> list[str]:
+def run_lines(
+    status: RunStatus, now: datetime, detail: bool = False, unserved: str = "", paused: str = ""
+) -> list[str]:
     """A run and its tree as plain printable lines, indented by two for each level."""
-    lines = [f"{label:<12} {text}" for label, text in run_facts(status.run, now, unserved)]
+    lines = [f"{label:<12} {text}" for label, text in run_facts(status.run, now, unserved, paused)]
     rows = [("  " * node.path.count(".") + _name(node), node) for node in status.nodes]
     width = min(max((len(name) for name, _ in rows), default=0), 60)
     lines += [""] if rows else []
@@ -242,10 +254,11 @@ def run_view(
     rows: int | None = None,
     ascii_only: bool = False,
     unserved: str = "",
+    paused: str = "",
 ) -> RenderableType:
     """A run and its tree in colours. When it has more than `rows` lines, stages that went well are folded."""
     grid = Table.grid(padding=(0, 2))
-    for label, text in run_facts(status.run, now, unserved):
+    for label, text in run_facts(status.run, now, unserved, paused):
         style = _COLOURS.get(text, "") if label == "status" else _FACT_STYLES.get(label, "")
         grid.add_row(Text(label, style="bright_black"), Text(text, style=style, overflow="fold"))
     done, total = done_share(status.nodes)

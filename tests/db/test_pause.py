@@ -109,6 +109,8 @@ def test_queues_are_listed_by_name_whatever_they_are_called() -> None:
         (("slow",), {"until": date(2100, 1, 1)}, TypeError),
         (("slow",), {"until": datetime(2100, 1, 1, tzinfo=UTC).replace(tzinfo=None)}, ValueError),
         (("slow",), {"until": datetime(2020, 1, 1, tzinfo=UTC)}, ValueError),
+        (("slow",), {"until": datetime.max.replace(tzinfo=timezone(-HOUR))}, ValueError),
+        (("slow",), {"until": datetime.min.replace(tzinfo=timezone(HOUR))}, ValueError),
         (("slow",), {"until": 0}, ValueError),
         (("slow",), {"until": -1}, ValueError),
         (("slow",), {"until": float("nan")}, ValueError),

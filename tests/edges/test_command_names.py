@@ -25,6 +25,7 @@ COMMANDS = {
     f"workflow:{name}"
     for name in (
         "worker", "sweep", "list", "status", "top", "dispatch", "retry", "cancel", "resume", "publish", "prune",
+        "pause", "unpause",
     )
 }  # fmt: skip
 PACKAGE = Path(workflow.__file__).parent

@@ -273,7 +273,7 @@ def test_as_json_it_is_one_object_with_all_of_it() -> None:
     soup(), worker(queues=["fast"])
     printed = json.loads(shown("--json"))
     assert Overview.model_validate(printed).model_dump(mode="json") == printed
-    assert set(printed) == {"at", "queues", "rates", "workers", "unserved"}
+    assert set(printed) == {"at", "queues", "rates", "workers", "unserved", "paused"}
     assert printed["unserved"][0]["message"].startswith("no live worker serves top-soup v2 in the queue")
     assert printed["unserved"][0]["queue"] == "default"
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from workflow.overview import Overview, QueueInfo, Rates, Served, WorkerInfo
-from workflow.terminal import columns, duration, moment, one_line, printable
+from workflow.terminal import columns, duration, moment, one_line, pause_line, printable
 
 Row = tuple[str, ...]
 
@@ -31,6 +31,9 @@ _SERVES: Final = 120
 _UNSERVED: Final = 3
 """Lines about runs that nobody serves, on a terminal."""
 
+_PAUSED: Final = 5
+"""Lines about queues that are paused, on a terminal."""
+
 
 def lines(seen: Overview) -> list[str]:
     """All of it as plain printable lines."""
@@ -39,6 +42,8 @@ def lines(seen: Overview) -> list[str]:
         shown += ["", *columns([headings, *rows])]
     if seen.unserved:
         shown += ["", *(one_line(runs.message) for runs in seen.unserved)]
+    if seen.paused:
+        shown += ["", *(pause_line(pause) for pause in seen.paused)]
     return shown
 
 
@@ -50,6 +55,9 @@ def view(seen: Overview) -> RenderableType:
     parts += [Text(one_line(runs.message), style="yellow") for runs in seen.unserved[:_UNSERVED]]
     if len(seen.unserved) > _UNSERVED:
         parts.append(Text(f"and {len(seen.unserved) - _UNSERVED} more like this", style="yellow"))
+    parts += [Text(pause_line(pause), style="yellow") for pause in seen.paused[:_PAUSED]]
+    if len(seen.paused) > _PAUSED:
+        parts.append(Text(f"and {len(seen.paused) - _PAUSED} more queues are paused", style="yellow"))
     for headings, rows in _tables(seen):
         table = Table(box=None, pad_edge=False, header_style="bright_black")
         for heading in headings:

@@ -18,6 +18,7 @@ from rich.text import Text
 from workflow import states, terminal, workflows
 from workflow.management.output import Output
 from workflow.management.waits import wait_lines
+from workflow.overview import pause_of_run
 from workflow.redact import redact_status
 from workflow.results import RunInfo, RunPage, RunStatus
 from workflow.store.workers import unserved_run
@@ -37,12 +38,18 @@ def unserved(status: RunStatus) -> str:
     return "" if found is None else found.reason
 
 
+def paused(status: RunStatus) -> str:
+    """That the run's queue is paused, in one line; empty when it is not, or when the run is over."""
+    found = pause_of_run(status.run.id) if status.run.status in states.RUN_LIVE else None
+    return "" if found is None else terminal.pause_line(found)
+
+
 def show(status: RunStatus, output: Output, detail: bool = False) -> None:
     """Prints a RunStatus (already redacted); `detail` adds input, state, outputs and tracebacks."""
-    now, reason = timezone.now(), unserved(status)
+    now, reason, pause = timezone.now(), unserved(status), paused(status)
     output.show(
-        lambda: terminal.run_view(status, now, ascii_only=output.ascii_only, unserved=reason),
-        lambda: terminal.run_lines(status, now, unserved=reason),
+        lambda: terminal.run_view(status, now, ascii_only=output.ascii_only, unserved=reason, paused=pause),
+        lambda: terminal.run_lines(status, now, unserved=reason, paused=pause),
     )
     if waits := wait_lines(status):
         output.lines(["", *waits])
@@ -93,7 +100,12 @@ def _redraw(live: Live, status: RunStatus, output: Output) -> None:
     below = [Text(), *waits] if waits else []
     rows = output.console.height - 1 - len(below)
     view = terminal.run_view(
-        status, timezone.now(), rows=rows, ascii_only=output.ascii_only, unserved=unserved(status)
+        status,
+        timezone.now(),
+        rows=rows,
+        ascii_only=output.ascii_only,
+        unserved=unserved(status),
+        paused=paused(status),
     )
     live.update(Group(view, *below), refresh=True)
 
@@ -108,14 +120,15 @@ class _Changes:
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._reason = ""
+        self._reasons: list[str] = []
 
     def see(self, old: RunStatus | None, status: RunStatus) -> None:
         now = timezone.now()
         self._output.lines(terminal.changes(old, status, now))
-        before, self._reason = self._reason, unserved(status)
-        if self._reason and self._reason != before:
-            self._output.line(f"{terminal.moment(now)[11:]}  {terminal.one_line(self._reason)}")
+        before, self._reasons = self._reasons, [unserved(status), paused(status)]
+        for reason in self._reasons:
+            if reason and reason not in before:
+                self._output.line(f"{terminal.moment(now)[11:]}  {terminal.one_line(reason)}")
 
 
 def follow_list(

@@ -23,6 +23,8 @@ MAX_PATH: Final = 1_000
 MAX_PRIORITY: Final = 2**31 - 1
 MAX_DELAY: Final = 10 * 365.25 * 86_400
 MAX_DAYS: Final = 36_525
+MAX_YEAR: Final = 9_000
+"""Python's end with 9999, in any time zone; what the database can hold beyond could not be read."""
 MAX_LIMIT: Final = 1_000
 MAX_BATCH: Final = 100_000
 
@@ -125,6 +127,8 @@ def moment_or_seconds(value: object, name: str) -> tuple[datetime | None, float 
         return None, seconds(value, name)
     if value.utcoffset() is None:
         raise ValueError(f"{name} must be an aware datetime, not {_show(value)}")
+    if value.year > MAX_YEAR:
+        raise ValueError(f"{name} must not be after the year {MAX_YEAR}")
     return value, None
 
 

@@ -38,12 +38,6 @@ SELECT was_paused, pg_notify('workflow_job', '') FROM resumed
 LIST: Final = f"SELECT {_COLUMNS} FROM workflow_pausedqueue AS q WHERE {_IN_EFFECT} ORDER BY q.queue"
 """The queues that are paused now."""
 
-OF_RUN: Final = f"""
-SELECT {_COLUMNS} FROM workflow_run AS r JOIN workflow_pausedqueue AS q ON q.queue = r.queue
-WHERE r.id = %(run)s AND r.finished_at IS NULL AND {_IN_EFFECT}
-"""
-"""What keeps a live run from being claimed; no row for one that is over."""
-
 FORGET_OVER: Final = """
 DELETE FROM workflow_pausedqueue AS q WHERE q.queue IN (
     SELECT o.queue FROM workflow_pausedqueue AS o WHERE o.until <= now() LIMIT %s FOR UPDATE SKIP LOCKED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from django.db import connections
 
@@ -32,12 +31,6 @@ def resume(using: str, queue: str) -> bool:
 def paused(using: str) -> list[PausedQueueInfo]:
     """The queues that are paused now, by name."""
     return [_info(row) for row in _rows(using, sql.LIST, {})]
-
-
-def pause_of_run(using: str, run_id: UUID) -> PausedQueueInfo | None:
-    """The pause that keeps this run's jobs from being claimed; None for a run that is over, or is not there."""
-    found = _rows(using, sql.OF_RUN, {"run": run_id})
-    return _info(found[0]) if found else None
 
 
 def _rows(using: str, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from workflow.overview import overview
 
 
 class Command(WorkflowCommand):
-    help = "Shows queues, rates, workers, and runs that nobody serves. On a terminal it goes on until Ctrl-C."
+    help = "Shows queues, rates, workers, runs that nobody serves, and pauses. On a terminal it goes on until Ctrl-C."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(

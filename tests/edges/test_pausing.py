@@ -1,0 +1,194 @@
+"""Queues that are paused, as people see and steer them: commands, and what other commands and pages say of a pause."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest import mock
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.core.management.base import OutputWrapper
+from django.test import override_settings
+from rich.console import Console
+
+from workflow import Stage, Workflow, action, workflows
+from workflow.management import base, top, watch
+from workflow.management.output import Output
+from workflow.models import Worker
+from workflow.overview import Overview, overview
+from workflow.registry import registry
+from workflow.results import RunHandle
+from workflow.testing import drain
+
+pytestmark = pytest.mark.django_db
+
+
+@action
+def stir(state: dict[str, Any]) -> None: ...
+
+
+SOUP = Workflow("pausing-soup", stages=[Stage("stir", actions=[stir])])
+LATER = datetime(2100, 1, 1, 12, tzinfo=UTC)
+PAUSED = 'the queue "slow" is paused until 2100-01-01 12:00:00 by ada: upstream is down'
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    with registry.isolated(), override_settings(TIME_ZONE="UTC"):
+        workflows.register(SOUP)
+        yield
+
+
+def call(*arguments: Any, **options: Any) -> str:
+    out = io.StringIO()
+    call_command(*arguments, stdout=out, **options)
+    return out.getvalue()
+
+
+def soup(queue: str = "slow") -> RunHandle:
+    return workflows.dispatch(SOUP, {}, queue=queue)
+
+
+def pause() -> None:
+    workflows.pause_queue("slow", until=LATER, reason="upstream is down", by="ada")
+
+
+# Commands
+
+
+def test_a_queue_is_paused_and_resumed() -> None:
+    with mock.patch.object(base.getpass, "getuser", return_value="ada"):
+        said = call("workflow:pause", "slow", "--reason", "upstream is down")
+    assert said == "Queue slow is paused until it is resumed. What is in hand goes on.\n"
+    [found] = workflows.paused_queues()
+    assert (found.until, found.reason, found.by) == (None, "upstream is down", "cli:ada")
+    assert call("workflow:unpause", "slow") == "Queue slow is resumed.\n"
+    assert call("workflow:unpause", "slow") == "Queue slow was not paused.\n"
+    assert workflows.paused_queues() == []
+
+
+def test_for_some_seconds() -> None:
+    call("workflow:pause", "slow", "--for", "90.5")
+    [found] = workflows.paused_queues()
+    assert found.until == found.paused_at + timedelta(seconds=90.5)
+
+
+@pytest.mark.parametrize(
+    ("until", "moment"),
+    [
+        ("2100-01-01T12:00", LATER - timedelta(hours=9)),
+        ("2100-01-01 12:00:00", LATER - timedelta(hours=9)),
+        ("2100-01-01T12:00Z", LATER),
+        ("2100-01-01T13:00+01:00", LATER),
+    ],
+)
+def test_until_a_moment_which_without_an_offset_is_in_the_time_zone_of_the_project(
+    until: str, moment: datetime
+) -> None:
+    with override_settings(TIME_ZONE="Asia/Tokyo"):
+        said = call("workflow:pause", "slow", "--until", until)
+        assert said.startswith(
+            f"Queue slow is paused until {moment + timedelta(hours=9):%Y-%m-%d %H:%M:%S}. "
+        )
+    assert workflows.paused_queues()[0].until == moment
+
+
+def test_options_may_be_given_in_python() -> None:
+    call("workflow:pause", "slow", until=LATER)
+    assert workflows.paused_queues()[0].until == LATER
+    call("workflow:pause", "slow", seconds=5)
+    with pytest.raises(CommandError):
+        call("workflow:pause", "slow", seconds=5, until=LATER)
+    with pytest.raises(CommandError):
+        call("workflow:pause", "slow", until=LATER.replace(tzinfo=None))
+    with pytest.raises(CommandError):
+        call("workflow:pause", "slow", until=7)
+
+
+def test_what_is_paused_is_listed() -> None:
+    assert call("workflow:pause", "--list") == "No queue is paused.\n"
+    pause()
+    workflows.pause_queue("fast")
+    head, fast, slow = call("workflow:pause", "--list").splitlines()
+    assert head.split() == ["QUEUE", "SINCE", "UNTIL", "BY", "REASON"]
+    assert fast.split()[0] == "fast"
+    assert fast.split()[3:] == ["-", "-", "-"]
+    assert slow.endswith("2100-01-01 12:00:00  ada  upstream is down")
+
+
+def test_json() -> None:
+    assert json.loads(call("workflow:pause", "--list", "--json")) == []
+    printed = json.loads(call("workflow:pause", "slow", "--until", "2100-01-01T12:00Z", "--json"))
+    assert set(printed) == {"queue", "until", "reason", "by", "paused_at"}
+    assert (printed["queue"], printed["until"]) == ("slow", "2100-01-01T12:00:00Z")
+    assert json.loads(call("workflow:pause", "--list", "--json")) == [printed]
+
+
+def test_what_a_pause_says_steers_no_terminal() -> None:
+    workflows.pause_queue("a\x1b[31m\nb", reason="\x1b[2J\nwhy", by="\x1b]0;who")
+    handle = soup("a\x1b[31m\nb")
+    for command in (["pause", "--list"], ["top"], ["top", "--force-color"], ["status", str(handle.run_id)]):
+        shown = call(f"workflow:{command[0]}", *command[1:])
+        assert not {"\x1b[2J", "\x1b]0;", "a\x1b[31m"} & set(shown.split())
+        assert "\x1b[2J" not in shown
+        assert "\\x1b[2J why" in shown
+
+
+# What others say
+
+
+def test_the_status_of_a_live_run_says_that_its_queue_is_paused() -> None:
+    handle, other = soup(), soup("fast")
+    pause()
+    assert 'the queue "slow" is paused until' in call("workflow:status", str(handle.run_id), "--force-color")
+    assert f"\nqueue        {PAUSED}\n" in call("workflow:status", str(handle.run_id))
+    assert "paused" not in call("workflow:status", str(other.run_id))
+    assert json.loads(call("workflow:status", str(handle.run_id), "--json")) == handle.status().model_dump(
+        mode="json"
+    )
+    workflows.resume_queue("slow")
+    assert "paused" not in call("workflow:status", str(handle.run_id))
+    drain()
+    pause()
+    assert "paused" not in call("workflow:status", str(handle.run_id)), "it is over"
+
+
+def test_watching_in_a_pipe_says_it_once() -> None:
+    Worker.objects.create(
+        hostname="h", pid=1, concurrency=1, threads=1,
+        serves=[{"name": SOUP.name, "version": 1, "fingerprint": SOUP.tree.fingerprint}],
+    )  # fmt: skip
+    out = io.StringIO()
+    changes = watch._Changes(Output(OutputWrapper(out)))
+    handle = soup()
+    seen = None
+    for step in (pause, lambda: None, lambda: workflows.resume_queue("slow"), pause):
+        step()
+        now = handle.status()
+        changes.see(seen, now)
+        seen = now
+    assert out.getvalue().count(PAUSED) == 2
+
+
+def test_top_names_what_is_paused() -> None:
+    assert overview().paused == []
+    pause()
+    workflows.pause_queue("fast")
+    printed = json.loads(call("workflow:top", "--json"))
+    assert Overview.model_validate(printed).paused == workflows.paused_queues()
+    assert call("workflow:top").splitlines()[-2:] == ['the queue "fast" is paused', PAUSED]
+
+
+def test_on_a_terminal_top_names_some_and_counts_the_others() -> None:
+    for number in range(8):
+        workflows.pause_queue(f"q{number}")
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system="standard")
+    console.print(top.view(overview()))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert 'the queue "q4" is paused' in drawn
+    assert "q5" not in drawn
+    assert "and 3 more queues are paused" in drawn
