@@ -161,6 +161,24 @@ def test_refusals_are_sealed_too(manager: Client) -> None:
     assert (fetched.status_code, fetched.content) == (404, b"no such node")
 
 
+def test_a_failed_csrf_check_is_sealed_too_and_is_still_made(manager: Client) -> None:
+    run_id = waiting()
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = manager.cookies
+    refused = strict.post(url("cancel", run_id))
+    assert refused.status_code == 403
+    assert "default-src 'none'" in refused["Content-Security-Policy"]
+    assert "no-store" in refused["Cache-Control"]
+    assert Run.objects.get(pk=run_id).status == "waiting"
+    form = strict.get(url("cancel", run_id)).content.decode()
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', form)
+    assert token
+    wrong = strict.post(url("cancel", run_id), {"csrfmiddlewaretoken": "x" * 64})
+    assert wrong.status_code == 403
+    assert strict.post(url("cancel", run_id), {"csrfmiddlewaretoken": token[1]}).status_code == 302
+    assert Run.objects.get(pk=run_id).status == "cancelled"
+
+
 def test_nothing_stands_inside_a_page_that_its_policy_forbids(viewer: Client) -> None:
     run_id = failed()
     for page in all_pages(run_id):
@@ -756,7 +774,7 @@ def thousand_nodes() -> UUID:
 
 
 def test_a_run_of_a_thousand_nodes_takes_as_many_queries_as_a_small_one(viewer: Client) -> None:
-    small, large = completed(), thousand_nodes()
+    small, large = waiting(), thousand_nodes()
     for name in ("run", "state", "timeline", "data", "history"):
         with CaptureQueriesContext(connection) as few:
             viewer.get(url(name, small))
@@ -781,3 +799,25 @@ def test_filters_know_their_conditions() -> None:
         assert names == [name]
         asked = "".join(sql.RUN_CONDITIONS[kind] for kind in sql.SEARCHES[name])
         assert set(re.findall(r"%\((\w+)\)s", asked)) == {"names", *parameters}
+
+
+def test_a_run_that_no_live_worker_serves_says_so(viewer: Client) -> None:
+    run_id = workflows.dispatch(ORDER, {"order_id": "u-1"}, queue="nightly").run_id
+    said = "Nothing moves it on: no live worker serves web-order v1"
+    assert f"{said}." in text(viewer.get(url("run", run_id)))
+    row = Worker.objects.create(
+        hostname="kitchen",
+        pid=1,
+        concurrency=1,
+        threads=1,
+        queues=["daily"],
+        serves=[{"name": "web-order", "version": 1}],
+    )
+    assert f'{said} in the queue "nightly".' in text(viewer.get(url("run", run_id)))
+    Worker.objects.filter(pk=row.pk).update(queues=[])
+    assert "Nothing moves it on" not in text(viewer.get(url("run", run_id)))
+
+
+def test_of_a_run_that_is_over_nobody_asks_who_serves_it(viewer: Client) -> None:
+    assert not Worker.objects.exists()
+    assert "Nothing moves it on" not in text(viewer.get(url("run", completed())))

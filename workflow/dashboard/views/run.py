@@ -25,6 +25,7 @@ from workflow.history import Entry
 from workflow.models import Node, Run, Step
 from workflow.redact import redact, redact_error, redact_text
 from workflow.registry import registry
+from workflow.store.workers import unserved_run
 
 LATEST: Final = 100
 """History entries on a run's page, and about a node."""
@@ -55,6 +56,7 @@ def run(request: HttpRequest, run_id: UUID) -> HttpResponse:
         "backwards": _goes_back(found["run"], found["nodes"]),
         "progress": _progress(found["nodes"]),
         "entries": [_line(entry) for entry in histories.latest(run_id, LATEST, secrets)],
+        "unserved": _unserved(found["run"]),
         "notice": NOTICES.get(request.GET.get("notice", "")),
         **_commands(request, found),
     }
@@ -159,6 +161,12 @@ def _tree(run: Mapping[str, Any], fingerprint: str) -> Tree | None:
     if workflow is None or workflow.tree.fingerprint != fingerprint:
         return None
     return workflow.tree
+
+
+def _unserved(run: Mapping[str, Any]) -> str:
+    """Why no live worker will go on with the run; empty when one will, or when it is over."""
+    found = unserved_run(UUID(run["id"])) if run["status"] in states.RUN_LIVE else None
+    return "" if found is None else terminal.one_line(found.reason)
 
 
 def _goes_back(run: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> bool:

@@ -195,7 +195,13 @@ function says(entry) {
 
 // --- what happens --------------------------------------------------------------------------------
 
+// Something has happened to the run, so somebody works at it.
+function moved() {
+  document.getElementById("unserved")?.remove();
+}
+
 function takeSnapshot(frame) {
+  if (frame.seq > seq) moved();
   ahead = new Date(frame.now) - Date.now();
   run = frame.run;
   for (const node of frame.nodes) {
@@ -258,6 +264,7 @@ const MEANS = {
 const SAYS_ALL = new Set([...Object.keys(MEANS), "log", "started"]);
 
 function takeEntry(entry) {
+  moved();
   seq = entry.seq;
   arrived.push(entry);
   const node = nodes.get(entry.node);
