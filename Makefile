@@ -59,7 +59,6 @@ PORT ?= 8000
 
 serve: $(STAMP)
 	@$(MANAGE) migrate --verbosity 0
-	@$(MANAGE) shop_login --address http://$(HOST):$(PORT)/dashboard/
 	@exec $(PY) -m example_project.serve $(HOST) $(PORT)
 
 bench: $(STAMP)

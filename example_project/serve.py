@@ -2,6 +2,7 @@
 
     python -m example_project.serve HOST PORT
 
+First it looks whether the port is free, so that a second one changes nothing for the first, and makes a log-in.
 Each is a process group of its own. A terminal sends Ctrl-C to every process in front, and a worker takes a second
 signal for "at once": so only this process hears of it, and passes on one SIGTERM. A second Ctrl-C is a second signal.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -73,10 +75,36 @@ class Serving:
         return worst
 
 
+def trouble_with(host: str, port: str) -> str | None:
+    """Why nothing can listen there, or None."""
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        return "that is no port"
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.create_server(address[:2], family=family):
+            return None
+    except socket.gaierror as error:
+        return error.strerror or str(error)
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno else str(error)
+
+
+def log_in(address: str) -> int:
+    """Makes and prints the log-in, in a process of its own, which Ctrl-C does not reach; its exit status."""
+    command = [sys.executable, MANAGE, "shop_login", "--address", address]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, process_group=0).returncode
+
+
 def main(host: str, port: str) -> int:
+    if (why := trouble_with(host, port)) is not None:
+        print(f"Cannot serve on {host}:{port}: {why}. Another port: make serve PORT=8001", file=sys.stderr)
+        return 1
     serving = Serving()
     for number in STOPS:
         signal.signal(number, serving.stop)
+    shown = f"[{host}]" if ":" in host else host
+    if (status := log_in(f"http://{shown}:{port}/dashboard/")) != 0:
+        return status
     serving.start("worker", MANAGE, "workflow:worker")
     serving.start("stream of orders", MANAGE, "shop_stream", quiet=True)
     # Debugging makes it serve the static files.

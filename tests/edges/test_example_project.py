@@ -8,9 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.contrib.staticfiles import finders
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.db.utils import OperationalError
+from django.test import Client
 
 from example_project import database
 from example_project.embedded import Unavailable
@@ -174,3 +176,9 @@ def test_the_server_can_be_looked_after_by_hand() -> None:
     assert refused.returncode == 1
     assert "was left running" in refused.stderr
     assert python("-m", "example_project.database", "status").stdout == "running\n"
+
+
+def test_browsers_find_an_icon_on_pages_that_name_none() -> None:
+    answer = Client().get("/favicon.ico")
+    assert (answer.status_code, answer["Location"]) == (302, "/static/workflow/dashboard/icon.svg")
+    assert finders.find("workflow/dashboard/icon.svg")

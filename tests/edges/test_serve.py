@@ -26,6 +26,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 
+from example_project.serve import trouble_with
 from tests.kitchen import workflows as kitchen
 from tests.support.workers import PATIENCE, REPOSITORY, database_url, eventually
 from workflow import RunHandle, states, workflows
@@ -155,6 +156,10 @@ def test_one_ctrl_c_ends_all_of_it_and_handlers_may_finish(terminal: Terminal, t
     eventually(lambda: answers(terminal.port), what=lambda: terminal.text)
     eventually(Run.objects.filter(workflow="order-fulfillment").exists, what=lambda: terminal.text)
     assert len(processes) == 3
+    found = re.search(r"The dashboard: (\S+)\s+Log in as (\w+) with the password (\S+)", terminal.text)
+    assert found, terminal.text
+    assert found[1] == f"http://127.0.0.1:{terminal.port}/dashboard/"
+    assert Client().login(username=found[2], password=found[3])
     terminal.ctrl_c()
     eventually(lambda: "it claims nothing more" in terminal.text, what=lambda: terminal.text)
     file.touch()
@@ -186,6 +191,47 @@ def test_when_one_of_them_ends_so_do_the_others(terminal: Terminal, tmp_path: Pa
     terminal.ctrl_c()  # the worker was told already: so this is the second signal
     assert terminal.wait() == 1
     assert gone(processes)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_where_another_one_serves_nothing_is_changed() -> None:
+    printed()
+    before = User.objects.values().get()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = subprocess.run(
+            [sys.executable, "-m", "example_project.serve", "127.0.0.1", str(port)],
+            cwd=REPOSITORY,
+            env={**os.environ, "DATABASE_URL": database_url()},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    assert said.returncode == 1
+    assert said.stdout == ""
+    assert said.stderr == (
+        f"Cannot serve on 127.0.0.1:{port}: Address already in use. Another port: make serve PORT=8001\n"
+    )
+    assert User.objects.values().get() == before
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("127.0.0.1", "99999"), ("127.0.0.1", "http"), ("no.such.host.invalid", "8000")]
+)
+def test_where_nobody_can_serve_is_said(host: str, port: str) -> None:
+    assert trouble_with(host, port)
+
+
+def test_the_printed_account_is_made_where_the_port_is_known_to_be_free() -> None:
+    """`make serve` itself makes none before."""
+    said = subprocess.run(
+        ["make", "--no-print-directory", "-n", "serve"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "shop_login" not in said.stdout
 
 
 def test_make_serve_does_just_that() -> None:
