@@ -374,16 +374,19 @@ def run_line(run: RunInfo, now: datetime) -> str:
 def changes(before: RunStatus | None, after: RunStatus, now: datetime) -> list[str]:
     """What is different between two looks at a run, one plain line for each node and for the run itself.
 
-    Times are those of this machine's clock: when it was seen, not when it happened.
+    Times are those of this machine's clock: when it was seen, not when it happened. A node's error is told when it
+    is new and when the node fails of it, and not with what the next attempt does.
     """
     old = {node.path: (node.status, node.attempt, node.progress) for node in before.nodes} if before else {}
+    errors = {node.path: node.error for node in before.nodes} if before else {}
     lines = []
     for node in after.nodes:
         if before is None and node.status == states.PENDING:
             continue
         if old.get(node.path) == (node.status, node.attempt, node.progress):
             continue
-        notes = "  ".join(part for part in (*node_notes(node, now), _own_error(node)) if part)
+        told = node.status != states.FAILED and node.error == errors.get(node.path)
+        notes = "  ".join(part for part in (*node_notes(node, now), "" if told else _own_error(node)) if part)
         lines.append(
             f"{moment(now)[11:]}  {printable(node.path)}  {printable(node.status)}  {notes}".rstrip()
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -381,6 +382,25 @@ def test_changes_are_told_once():
     assert terminal.changes(first, first, NOW) == []
     second = tree(an_action("charge", status=states.RUNNING, attempt=2), run=first.run)
     assert terminal.changes(first, second, NOW) == ["12:00:00  order.pay.charge  running  attempt 2"]
+
+
+def test_an_error_is_told_once_and_not_with_each_step_of_the_next_attempt():
+    lost = {"code": "LEASE_HEARTBEAT_LOST", "message": "lease-lost"}
+    run = SomeRun(status=states.RUNNING, finished_at=None)
+    live = {"run": run}
+    looks = [
+        tree(an_action("charge", status=states.RUNNING, attempt=1), **live),
+        tree(an_action("charge", status=states.PENDING, attempt=1, error=lost), **live),
+        tree(an_action("charge", status=states.RUNNING, attempt=2, error=lost), **live),
+        tree(an_action("charge", status=states.RUNNING, attempt=2, progress=10, error=lost), **live),
+        tree(an_action("charge", status=states.RUNNING, attempt=2, progress=20, error=lost), **live),
+        tree(an_action("charge", status=states.FAILED, attempt=2, error=lost), **live),
+    ]
+    told = [terminal.changes(before, after, NOW) for before, after in itertools.pairwise(looks)]
+    assert [len(lines) for lines in told] == [1] * 5
+    assert ["lease-lost" in lines[0] for lines in told] == [True, False, False, False, True]
+    (line,) = [line for line in terminal.changes(None, looks[3], NOW) if "charge" in line]
+    assert "lease-lost" in line, "whoever begins to watch is told of it"
 
 
 # Output
