@@ -11,10 +11,13 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from django.contrib.postgres.functions import TransactionNow
+from django.db.models import Q
 from pydantic import BaseModel, ConfigDict
 
 from workflow import states, workflows
 from workflow.conf import conf
+from workflow.models import PausedQueue, Run
 from workflow.results import PausedQueueInfo
 from workflow.sql import overview as sql
 from workflow.sql.arrays import plain
@@ -145,11 +148,10 @@ def overview() -> Overview:
 
 def pause_of_run(run_id: UUID) -> PausedQueueInfo | None:
     """What keeps a live run's jobs from being claimed; None too for a run that is over, or is not there."""
-    rows = DjangoPort().run_now([(sql.PAUSE_OF_RUN, (str(run_id),))])[0]
-    if not rows:
-        return None
-    queue, until, reason, by, paused_at = rows[0]
-    return PausedQueueInfo(queue=queue, until=until, reason=reason, by=by, paused_at=paused_at)
+    queues = Run.objects.using(conf.DATABASE).filter(pk=run_id, finished_at__isnull=True).values("queue")
+    in_effect = Q(until__isnull=True) | Q(until__gt=TransactionNow())
+    row = PausedQueue.objects.using(conf.DATABASE).filter(in_effect, queue__in=queues).values().first()
+    return None if row is None else PausedQueueInfo(**row)
 
 
 def _statements() -> list[Statement]:

@@ -411,7 +411,9 @@ def test_a_run_that_has_everything_asks_as_many_questions_as_one_that_has_nothin
     with CaptureQueriesContext(connection) as many:
         html(client.get(page_of("run", run_id)))
     assert len(many) == len(few)
-    assert len(few) <= 8  # session, user, two kinds of permission, run, nodes, jobs, history
+    assert (
+        len(few) <= 9
+    )  # session, user, two kinds of permission, run, its queue's pause, nodes, jobs, history
 
 
 def test_a_long_history_and_a_large_tree_are_shown_in_part(client):
@@ -497,7 +499,7 @@ def test_the_pages_of_one_row_ask_a_constant_number_of_questions(client):
     for model, pk in there.items():
         with CaptureQueriesContext(connection) as asked:
             html(client.get(page_of(model, pk)))
-        assert len(asked) <= 8, model
+        assert len(asked) <= 9, model
 
 
 # --- hostile and secret texts -------------------------------------------------------------------

@@ -6,23 +6,28 @@ import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 from unittest import mock
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.core.management import CommandError, call_command
 from django.core.management.base import OutputWrapper
-from django.test import override_settings
+from django.test import Client, override_settings
+from django.urls import reverse
 from rich.console import Console
 
+from tests.support import web
 from workflow import Stage, Workflow, action, workflows
 from workflow.management import base, top, watch
 from workflow.management.output import Output
+from workflow.manager import Workflows
 from workflow.models import Worker
 from workflow.overview import Overview, overview
 from workflow.registry import registry
 from workflow.results import RunHandle
-from workflow.testing import drain
+from workflow.testing import advance, drain
 
 pytestmark = pytest.mark.django_db
 
@@ -192,3 +197,133 @@ def test_on_a_terminal_top_names_some_and_counts_the_others() -> None:
     assert 'the queue "q4" is paused' in drawn
     assert "q5" not in drawn
     assert "and 3 more queues are paused" in drawn
+
+
+# The admin
+
+LIST = "/admin/workflow/pausedqueue/"
+NOTHING = {"until_0": "", "until_1": "", "reason": ""}
+
+
+@pytest.fixture
+def operator() -> Client:
+    everything = (f"{verb}_pausedqueue" for verb in ("view", "add", "change", "delete"))
+    return web.client_of(web.person("olga", "view_run", *everything))
+
+
+def html(response: Any) -> str:
+    assert response.status_code == 200, response
+    return unescape(response.content.decode())
+
+
+def test_a_queue_is_paused_changed_and_resumed_in_the_admin(operator: Client) -> None:
+    added = {"queue": "slow", "until_0": "2100-01-01", "until_1": "12:00:00", "reason": "upstream\nis down"}
+    assert "was added successfully" in html(operator.post(f"{LIST}add/", added, follow=True))
+    [first] = workflows.paused_queues()
+    assert (first.queue, first.until, first.by) == ("slow", LATER, "olga")
+    assert first.reason.split() == ["upstream", "is", "down"]
+    body = html(operator.get(LIST))
+    assert all(text in body for text in ("slow", "upstream is down", "olga", 'alt="True"'))
+    assert "was changed successfully" in html(operator.post(f"{LIST}slow/change/", NOTHING, follow=True))
+    [changed] = workflows.paused_queues()
+    assert (changed.until, changed.reason, changed.paused_at) == (None, "", first.paused_at)
+    assert "was deleted successfully" in html(
+        operator.post(f"{LIST}slow/delete/", {"post": "yes"}, follow=True)
+    )
+    assert workflows.paused_queues() == []
+
+
+def test_the_admin_goes_through_the_manager_so_workers_are_woken(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    for name in ("pause_queue", "resume_queue"):
+        real = getattr(Workflows, name)
+
+        def call(self: Any, queue: str, *, _real: Any = real, _name: str = name, **options: Any) -> Any:
+            asked.append((_name, queue, options["by"]))
+            return _real(self, queue, **options)
+
+        monkeypatch.setattr(Workflows, name, call)
+    for queue in ("a", "b", "c"):
+        operator.post(f"{LIST}add/", {**NOTHING, "queue": queue})
+    operator.post(f"{LIST}a/change/", NOTHING)
+    operator.post(f"{LIST}a/delete/", {"post": "yes"})
+    chosen = {"action": "delete_selected", "_selected_action": ["b", "c"], "post": "yes"}
+    operator.post(LIST, chosen)
+    assert asked == [
+        *(("pause_queue", queue, "olga") for queue in ("a", "b", "c", "a")),
+        *(("resume_queue", queue, "olga") for queue in ("a", "b", "c")),
+    ]
+    assert workflows.paused_queues() == []
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"queue": ""}, "This field is required."),
+        ({"queue": "#events"}, "the engine's own queue #events"),
+        ({"queue": "q" * 101}, "at most 100 characters"),
+        ({"queue": "fast"}, "already exists"),
+        ({"queue": "slow", "until_0": "2020-01-01", "until_1": "12:00"}, "This has passed"),
+        ({"queue": "slow", "until_0": "9999-12-31", "until_1": "12:00"}, "must not be after the year 9000"),
+        ({"queue": "slow", "until_0": "soon", "until_1": "12:00"}, "Enter a valid date."),
+        ({"queue": "slow", "reason": "r" * 10_001}, "at most 10000 characters"),
+    ],
+)
+def test_what_the_manager_would_refuse_the_form_refuses(
+    operator: Client, form: dict[str, str], message: str
+) -> None:
+    workflows.pause_queue("fast")
+    assert message in html(operator.post(f"{LIST}add/", {**NOTHING, **form}))
+    assert [pause.queue for pause in workflows.paused_queues()] == ["fast"]
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="Asia/Tokyo")
+def test_without_time_zones_a_form_means_the_projects_own(operator: Client) -> None:
+    operator.post(f"{LIST}add/", {**NOTHING, "queue": "slow", "until_0": "2100-01-01", "until_1": "21:00"})
+    [found] = workflows.paused_queues()
+    assert found.until == datetime(2100, 1, 1, 21, tzinfo=UTC).replace(tzinfo=None)
+
+
+def test_what_may_be_done_in_the_admin_is_what_there_are_permissions_for() -> None:
+    pause()
+    nobody, viewer = (
+        web.client_of(web.person("nobody")),
+        web.client_of(web.person("vera", "view_pausedqueue")),
+    )
+    assert nobody.get(LIST).status_code == 403
+    assert viewer.get(LIST).status_code == viewer.get(f"{LIST}slow/change/").status_code == 200
+    for client in (nobody, viewer):
+        assert client.post(f"{LIST}add/", {**NOTHING, "queue": "fast"}).status_code == 403
+        assert client.post(f"{LIST}slow/change/", NOTHING).status_code == 403
+        assert client.post(f"{LIST}slow/delete/", {"post": "yes"}).status_code == 403
+        client.post(LIST, {"action": "delete_selected", "_selected_action": ["slow"], "post": "yes"})
+    assert [(found.queue, found.until) for found in workflows.paused_queues()] == [("slow", LATER)]
+
+
+def test_hostile_texts_are_shown_as_the_texts_they_are(operator: Client) -> None:
+    hostile = "</td><img src=x onerror=alert(1)>\u202egnp\x1b/_'\""
+    workflows.pause_queue(hostile, reason=hostile, by=hostile)
+    address = reverse("admin:workflow_pausedqueue_change", args=[quote(hostile)])
+    for page in (LIST, address):
+        body = operator.get(page).content.decode()
+        assert "<img src=x" not in body
+        assert "\\u202e" in body
+    assert operator.get(f"{LIST}nothing/change/").status_code == 302
+    assert operator.get(f"{LIST}a%00b/change/").status_code == 302
+    chosen = {"action": "delete_selected", "_selected_action": ["a\0b"], "post": "yes"}
+    assert operator.post(LIST, chosen).status_code == 400
+
+
+def test_a_pause_that_is_over_is_shown_as_such(operator: Client) -> None:
+    workflows.pause_queue("slow", until=10)
+    advance(10)
+    assert 'alt="False"' in html(operator.get(LIST))
+
+
+def test_the_admins_page_of_a_live_run_says_that_its_queue_is_paused(operator: Client) -> None:
+    handle, other = soup(), soup("fast")
+    pause()
+    assert PAUSED in html(operator.get(f"/admin/workflow/run/{handle.run_id}/change/"))
+    assert "is paused" not in html(operator.get(f"/admin/workflow/run/{other.run_id}/change/"))

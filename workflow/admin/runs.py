@@ -20,6 +20,7 @@ from workflow.admin.paging import values
 from workflow.conf import conf
 from workflow.manager import arguments
 from workflow.models import Job, Node, Run
+from workflow.overview import pause_of_run
 from workflow.redact import redact, redact_error, redact_text
 from workflow.sql import lists as sql
 
@@ -117,7 +118,8 @@ class RunAdmin(ReadOnlyAdmin):
 
     @admin.display(description="queue")
     def shown_queue(self, run: Run) -> str:
-        return shown.text(run.queue)
+        pause = pause_of_run(run.pk)
+        return shown.text(run.queue) if pause is None else terminal.pause_line(pause)
 
     @admin.display(description="status")
     def shown_status(self, run: Run) -> SafeString:

@@ -118,10 +118,3 @@ FROM ({ALIVE}) AS a LEFT JOIN leased AS l ON l.worker_id = a.id
 ORDER BY a.hostname, a.pid, a.id LIMIT %s
 """
 """Workers alive. What they have in hand is counted: the number in their row is as old as their last heartbeat."""
-
-PAUSE_OF_RUN: Final = """
-SELECT q.queue, q.until, q.reason, q.by, q.paused_at
-FROM workflow_run AS r JOIN workflow_pausedqueue AS q ON q.queue = r.queue
-WHERE r.id = %s::uuid AND r.finished_at IS NULL AND (q.until IS NULL OR q.until > now())
-"""
-"""The pause that keeps a live run's jobs from being claimed; no row for a run that is over."""
