@@ -15,18 +15,22 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import quote, urlencode
+from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.kitchen import workflows as kitchen
+from workflow import progress
+from workflow.models import Run, RunEvent
 from workflow.registry import registry
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
 """Seconds after which what does not come is a failure: generous, for busy machines."""
+expect.set_options(timeout=PATIENCE * 1000)
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -114,7 +118,10 @@ class Site:
             "REDIS_URL": "",
             "DEBUG": "1",  # serves the static files
             "LOG_LEVEL": "WARNING",
-            "WORKFLOW_SETTINGS": json.dumps({"POLL_INTERVAL": 0.2, "HEARTBEAT_INTERVAL": 1}),
+            # A test that is over leaves handlers that wait for what never comes: they are not waited for.
+            "WORKFLOW_SETTINGS": json.dumps(
+                {"POLL_INTERVAL": 0.2, "HEARTBEAT_INTERVAL": 1, "SHUTDOWN_GRACE": 0.5}
+            ),
         }
         return subprocess.Popen(
             [sys.executable, *arguments], cwd=REPOSITORY, env=environment, stdin=subprocess.DEVNULL
@@ -122,14 +129,18 @@ class Site:
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Each is to end by itself, and is ended if it does not."""
     for process in processes:
         process.terminate()
+    stuck = []
     for process in processes:
         try:
-            process.wait(20)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+            stuck.append(process.args)
+    assert stuck == [], "it has not stopped when it was told to"
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +212,28 @@ def open_page(browser: Browser, site: Site, ada: User) -> Iterator[OpenPage]:
     for context in contexts:
         context.close()
     assert wrong == []
+
+
+def page_of(run_id: UUID) -> str:
+    return f"/dashboard/{run_id}/"
+
+
+def is_live(page: Page) -> None:
+    expect(page.locator("#connection")).to_have_text("Live")
+
+
+def node(page: Page, path: str) -> Locator:
+    return page.locator(f'#tree [data-path="{path}"]')
+
+
+def event(run_id: UUID, path: str, seq: int) -> None:
+    """An action begins, as far as a page can see."""
+    Run.objects.filter(pk=run_id).update(seq=seq)
+    entry = RunEvent.objects.create(
+        run_id=run_id, seq=seq, name="action.started", node=path, data={"attempt": 1}
+    )
+    entry.refresh_from_db(fields=["at"])
+    progress.announce([(run_id, seq, entry.name, path, entry.at, entry.data)], "default")
 
 
 @pytest.fixture(scope="session")

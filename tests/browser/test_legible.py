@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import PATIENCE, OpenPage, Site
+from tests.browser.conftest import OpenPage, Site
 from tests.kitchen import workflows as kitchen
 from workflow import workflows
 from workflow.testing import drain
@@ -78,9 +78,7 @@ def test_every_text_can_be_read(open_page: OpenPage, site: Site, tmp_path: Path,
     baking = workflows.dispatch(kitchen.bread, {"file": never}).run_id
     site.start_worker()
     page = open_page(f"/dashboard/{baking}/", color_scheme=scheme, reduced_motion="reduce")
-    expect(page.locator('#tree [data-path="kitchen-bread.bake.oven"] progress')).to_be_visible(
-        timeout=PATIENCE * 1000
-    )
+    expect(page.locator('#tree [data-path="kitchen-bread.bake.oven"] progress')).to_be_visible()
     addresses = [f"{baking}/", f"{failed}/?node=kitchen-soup.try.taste", f"{undone}/", f"{waiting}/"]
     addresses += [
         f"{failed}/retry/",

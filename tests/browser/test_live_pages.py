@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,32 +14,19 @@ from playwright.sync_api import CDPSession, Page, expect
 
 from example_project.shop import gateway, webhooks
 from example_project.shop.orders import open_branch, orders_file, place
-from tests.browser.conftest import PATIENCE, OpenPage, Site
+from tests.browser.conftest import PATIENCE, OpenPage, Site, event, is_live, node, page_of
 from tests.kitchen import workflows as kitchen
 from workflow import workflows
 from workflow.models import Run, RunEvent
 from workflow.testing import drain, settle
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
-expect.set_options(timeout=PATIENCE * 1000)
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def page_of(run_id: UUID) -> str:
-    return f"/dashboard/{run_id}/"
-
-
 def status(page: Page, text: str) -> None:
     expect(page.locator("#status .text")).to_have_text(text)
-
-
-def is_live(page: Page) -> None:
-    expect(page.locator("#connection")).to_have_text("Live")
-
-
-def node(page: Page, path: str) -> Any:
-    return page.locator(f'#tree [data-path="{path}"]')
 
 
 def leave_a_mark(page: Page) -> Callable[[], None]:
@@ -351,18 +337,6 @@ def cost_so_far(session: CDPSession) -> dict[str, float]:
         name: metrics[name]
         for name in ("ScriptDuration", "LayoutDuration", "RecalcStyleDuration", "TaskDuration")
     }
-
-
-def event(run_id: UUID, path: str, seq: int) -> None:
-    """An action begins, as far as a page can see."""
-    from workflow import progress
-
-    Run.objects.filter(pk=run_id).update(seq=seq)
-    entry = RunEvent.objects.create(
-        run_id=run_id, seq=seq, name="action.started", node=path, data={"attempt": 1}
-    )
-    entry.refresh_from_db(fields=["at"])
-    progress.announce([(run_id, seq, entry.name, path, entry.at, entry.data)], "default")
 
 
 def test_pictures(open_page: OpenPage, site: Site, pictures: Path, tmp_path: Path) -> None:
