@@ -20,6 +20,8 @@ from rich.console import Console
 
 from tests.support import web
 from workflow import Stage, Workflow, action, workflows
+from workflow.dashboard import reading
+from workflow.dashboard.views.runs import MOST_PAUSED
 from workflow.management import base, top, watch
 from workflow.management.output import Output
 from workflow.manager import Workflows
@@ -327,3 +329,38 @@ def test_the_admins_page_of_a_live_run_says_that_its_queue_is_paused(operator: C
     pause()
     assert PAUSED in html(operator.get(f"/admin/workflow/run/{handle.run_id}/change/"))
     assert "is paused" not in html(operator.get(f"/admin/workflow/run/{other.run_id}/change/"))
+
+
+# The dashboard
+
+
+@pytest.fixture
+def viewer() -> Iterator[Client]:
+    reading.forget()
+    yield web.client_of(web.person("vera", "view_run"))
+    reading.forget()
+
+
+def test_the_dashboards_list_names_what_is_paused(viewer: Client) -> None:
+    assert "is paused" not in html(viewer.get("/dashboard/"))
+    reading.forget()
+    pause()
+    for number in range(MOST_PAUSED + 3):
+        workflows.pause_queue(f"a{number}")
+    body = html(viewer.get("/dashboard/"))
+    assert body.count("is paused") == MOST_PAUSED
+    assert "and 4 more" in body
+    for number in range(MOST_PAUSED + 3):
+        workflows.resume_queue(f"a{number}")
+    reading.forget()
+    assert PAUSED in html(viewer.get("/dashboard/?fragment"))
+
+
+def test_the_dashboards_page_of_a_live_run_says_that_its_queue_is_paused(viewer: Client) -> None:
+    handle, other, over = soup(), soup("fast"), soup()
+    workflows.cancel(over.run_id)
+    workflows.pause_queue("slow", until=LATER, reason="<img src=x>", by="ada")
+    body = viewer.get(f"/dashboard/{handle.run_id}/").content.decode()
+    assert "is paused until 2100-01-01 12:00:00 by ada: &lt;img src=x&gt;" in body
+    for run_id in (other.run_id, over.run_id):
+        assert "is paused" not in html(viewer.get(f"/dashboard/{run_id}/"))

@@ -23,6 +23,7 @@ from workflow.dashboard.access import may_manage, page, wants_page
 from workflow.definitions import Stage, Tree
 from workflow.history import Entry
 from workflow.models import Node, Run, Step
+from workflow.overview import pause_of_run
 from workflow.redact import redact, redact_error, redact_text
 from workflow.registry import registry
 from workflow.store.workers import unserved_run
@@ -57,6 +58,7 @@ def run(request: HttpRequest, run_id: UUID) -> HttpResponse:
         "progress": _progress(found["nodes"]),
         "entries": [_line(entry) for entry in histories.latest(run_id, LATEST, secrets)],
         "unserved": _unserved(found["run"]),
+        "paused": _paused(found["run"]),
         "notice": NOTICES.get(request.GET.get("notice", "")),
         **_commands(request, found),
     }
@@ -167,6 +169,12 @@ def _unserved(run: Mapping[str, Any]) -> str:
     """Why no live worker will go on with the run; empty when one will, or when it is over."""
     found = unserved_run(UUID(run["id"])) if run["status"] in states.RUN_LIVE else None
     return "" if found is None else terminal.one_line(found.reason)
+
+
+def _paused(run: Mapping[str, Any]) -> str:
+    """That the run's queue is paused, until when and why; empty when it is not, or when the run is over."""
+    found = pause_of_run(UUID(run["id"])) if run["status"] in states.RUN_LIVE else None
+    return "" if found is None else terminal.pause_line(found)
 
 
 def _goes_back(run: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> bool:

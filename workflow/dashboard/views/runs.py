@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
-from workflow import states, terminal, viewing
+from workflow import states, terminal, viewing, workflows
 from workflow.dashboard import filters, reading
 from workflow.dashboard.access import page
 from workflow.dashboard.charts import chart
@@ -21,6 +21,8 @@ OVERVIEW_AGE = 2.0
 HOUR_AGE = 10.0
 DAY_AGE = 60.0
 """Seconds that counts and charts are kept for, whoever asks."""
+MOST_PAUSED = 20
+"""Paused queues that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def _row(row: reading.Row, now: datetime) -> RunRow:
 
 
 def overview() -> dict[str, Any]:
-    """Counts, charts, the oldest due job and the workers; the same for everybody, so read once for all."""
+    """Counts, charts, the oldest due job, pauses and the workers; the same for everybody, so read once for all."""
+    paused = reading.kept("paused", OVERVIEW_AGE, workflows.paused_queues)
     return {
         "counts": [
             {
@@ -103,6 +106,8 @@ def overview() -> dict[str, Any]:
             chart("last day", reading.kept("day", DAY_AGE, lambda: reading.endings(1800, 48))),
         ],
         "due": _due(reading.kept("due", OVERVIEW_AGE, reading.oldest_due)),
+        "paused": [terminal.pause_line(pause) for pause in paused[:MOST_PAUSED]],
+        "paused_more": max(len(paused) - MOST_PAUSED, 0),
         "workers": [_worker(one) for one in reading.kept("workers", OVERVIEW_AGE, reading.workers)],
     }
 

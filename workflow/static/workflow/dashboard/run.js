@@ -198,6 +198,7 @@ function says(entry) {
 // Something has happened to the run, so somebody works at it.
 function moved() {
   document.getElementById("unserved")?.remove();
+  document.getElementById("paused")?.remove();
 }
 
 function takeSnapshot(frame) {
