@@ -23,7 +23,7 @@ from workflow.sql import overview as sql
 from workflow.sql.arrays import plain
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort
-from workflow.store.workers import Unserved, unserved_now
+from workflow.store.workers import Unserved, silent_after, unserved_now
 
 WINDOWS: Final = (60.0, 300.0)
 """Seconds over which rates are taken."""
@@ -43,7 +43,7 @@ class QueueInfo(BaseModel):
     """Jobs of one queue; with ``more`` there are more than was counted.
 
     ``oldest_due`` is for how many seconds the oldest job has been due, None when none is. ``workers`` is how many
-    live workers take jobs of the queue.
+    live workers take jobs of the queue, silent ones left out.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -82,7 +82,10 @@ class Served(BaseModel):
 
 
 class WorkerInfo(BaseModel):
-    """A worker process that is alive. ``queues`` is empty for one that takes all; ``units`` is what it has in hand."""
+    """A worker process that is alive. ``queues`` is empty for one that takes all; ``units`` is what it has in hand.
+
+    ``silent``: it has missed its heartbeats, and may have been killed; its leases have not run out yet.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -97,6 +100,7 @@ class WorkerInfo(BaseModel):
     started_at: datetime
     seen_at: datetime
     seen_seconds: float
+    silent: bool
 
 
 class UnservedRuns(BaseModel):
@@ -167,7 +171,9 @@ def _statements() -> list[Statement]:
 
 def _queue(row: tuple[Any, ...], workers: Iterable[WorkerInfo]) -> QueueInfo:
     name, due, leased, later, largest, oldest_due = row
-    takers = sum(name == states.EVENTS_QUEUE or not w.queues or name in w.queues for w in workers)
+    takers = sum(
+        name == states.EVENTS_QUEUE or not w.queues or name in w.queues for w in workers if not w.silent
+    )
     more = largest >= MOST_JOBS
     return QueueInfo(
         name=name, due=due, leased=leased, later=later, more=more, oldest_due=oldest_due, workers=takers
@@ -189,6 +195,7 @@ def _worker(row: tuple[Any, ...]) -> WorkerInfo:
         started_at=started_at,
         seen_at=seen_at,
         seen_seconds=max(seen_seconds, 0.0),
+        silent=seen_seconds > silent_after(),
     )
 
 

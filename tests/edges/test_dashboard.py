@@ -801,6 +801,24 @@ def test_filters_know_their_conditions() -> None:
         assert set(re.findall(r"%\((\w+)\)s", asked)) == {"names", *parameters}
 
 
+def test_a_worker_that_misses_its_heartbeats_is_shown_as_silent(viewer: Client) -> None:
+    serves = [{"name": "web-order", "version": 1}]
+    for name, seconds in (("fresh", 5), ("lost", 200), ("late", 100)):
+        Worker.objects.create(
+            hostname=name,
+            pid=1,
+            concurrency=1,
+            threads=1,
+            serves=serves,
+            seen_at=timezone.now() - timedelta(seconds=seconds),
+        )
+    said = text(viewer.get(url("runs")))
+    assert "2 workers alive, 1 silent" in said
+    assert "lost:1 : silent for 3m 2" in said
+    assert said.count("silent") == 2
+    assert "served by 2 workers" in text(viewer.get(url("definition", "web-order")))
+
+
 def test_a_run_that_no_live_worker_serves_says_so(viewer: Client) -> None:
     run_id = workflows.dispatch(ORDER, {"order_id": "u-1"}, queue="nightly").run_id
     said = "Nothing moves it on: no live worker serves web-order v1"

@@ -13,6 +13,7 @@ import pytest
 from django.contrib.postgres.functions import TransactionNow as Now
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.test import override_settings
 from rich.console import Console
 
 from tests.support.rows import end, lease, park_run, start
@@ -23,6 +24,7 @@ from workflow.models import Job, Run, Worker
 from workflow.overview import MOST_ENDS, MOST_JOBS, MOST_PAIRS, Overview, Rates, overview
 from workflow.registry import registry
 from workflow.sql import overview as sql
+from workflow.store.workers import silent_after
 
 
 @action
@@ -217,10 +219,37 @@ def test_live_workers_are_shown_with_what_they_have_in_hand() -> None:
     [attic, bar] = overview().workers
     assert (attic.host, attic.units) == ("attic", 0)
     assert 200 <= attic.seen_seconds < 220
+    assert attic.silent
     assert bar.model_dump(exclude={"started_at", "seen_at", "seen_seconds"}) == {
         "id": busy.id, "host": "bar", "pid": 17, "queues": ["slow", "fast"], "units": 2, "concurrency": 10,
-        "abandoned_threads": 2, "serves": [{"name": "top-soup", "version": 2, "compatible": [1]}],
+        "abandoned_threads": 2, "serves": [{"name": "top-soup", "version": 2, "compatible": [1]}], "silent": False,
     }  # fmt: skip
+
+
+def test_a_worker_that_misses_its_heartbeats_is_silent_and_not_alive() -> None:
+    worker("bar", seen_at=Now() - timedelta(seconds=100))
+    worker("attic", seen_at=Now() - timedelta(seconds=125))
+    soup("slow")
+    seen = overview()
+    assert {one.host: one.silent for one in seen.workers} == {"attic": True, "bar": False}
+    assert {queue.name: queue.workers for queue in seen.queues} == {"slow": 1}
+    lines = top.lines(seen)
+    assert "  1 worker alive, 1 silent, 0 of 10 slots busy; " in lines[0]
+    (row,) = [line for line in lines if line.startswith("attic")]
+    assert "silent for 2m" in row
+    Worker.objects.filter(hostname="bar").delete()
+    assert "  no worker is alive, 1 silent; " in top.lines(overview())[0]
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(60, 120), (20, 40), (1, 10), (100, 200)])
+def test_how_long_a_worker_may_be_late_follows_its_heartbeats(interval: float, seconds: float) -> None:
+    with override_settings(WORKFLOW={"HEARTBEAT_INTERVAL": interval}):
+        assert silent_after() == seconds
+
+
+def test_who_is_silent_has_not_lost_its_leases_yet() -> None:
+    with override_settings(WORKFLOW={"HEARTBEAT_INTERVAL": 0.2, "STALE_LEASE_THRESHOLD": 2}):
+        assert silent_after() == 2
 
 
 def test_a_worker_of_a_release_that_said_less_is_shown_too() -> None:

@@ -14,9 +14,9 @@ from workflow import history, ids
 from workflow.admin import shown
 from workflow.admin.base import ReadOnlyAdmin, as_uuid
 from workflow.admin.filters import AliveFilter, CreatedFilter, JobStateFilter, QueueFilter
-from workflow.conf import conf
 from workflow.models import Event, Job, Worker
 from workflow.redact import redact, redact_text
+from workflow.store.workers import silent_after
 
 
 @admin.register(Job)
@@ -169,8 +169,8 @@ class WorkerAdmin(ReadOnlyAdmin):
     )
 
     def rows(self) -> QuerySet[Any]:
-        """Alive is who has not stopped and was seen since its leases would count as stale, by the database's clock."""
-        fresh = Q(stopped_at__isnull=True, seen_at__gt=Now() - timedelta(seconds=conf.STALE_LEASE_THRESHOLD))
+        """Alive is who has not stopped and keeps up its heartbeats, by the database's clock."""
+        fresh = Q(stopped_at__isnull=True, seen_at__gt=Now() - timedelta(seconds=silent_after()))
         rows: QuerySet[Any] = (
             super().rows().annotate(alive=ExpressionWrapper(fresh, output_field=BooleanField()))
         )

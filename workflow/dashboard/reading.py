@@ -19,6 +19,7 @@ from workflow.models import Worker
 from workflow.sql import dashboard as sql
 from workflow.sql import lists
 from workflow.sql.arrays import plain
+from workflow.store.workers import silent_after
 
 PAGE: Final = 50
 PATIENCE_MS: Final = 3_000
@@ -129,10 +130,18 @@ def oldest_due() -> tuple[str, float, str] | None:
 
 
 def workers() -> list[Worker]:
-    """Those that have been seen lately, and did not sign off."""
-    lately = timezone.now() - timedelta(seconds=max(3 * conf.HEARTBEAT_INTERVAL, 10))
+    """Those that have not signed off and whose leases have not run out: `silence` tells which of them may be gone."""
+    lately = timezone.now() - timedelta(seconds=conf.STALE_LEASE_THRESHOLD)
     alive = Worker.objects.using(conf.DATABASE).filter(stopped_at__isnull=True, seen_at__gte=lately)
     return list(alive.order_by("hostname", "pid")[:WORKERS])
+
+
+def silence(worker: Worker) -> float | None:
+    """For how many seconds a worker has been silent; None for one that keeps up its heartbeats."""
+    seen = worker.seen_at
+    now = timezone.now() if timezone.is_aware(seen) else timezone.make_naive(timezone.now())
+    seconds = (now - seen).total_seconds()
+    return seconds if seconds > silent_after() else None
 
 
 def moves(run_id: UUID, limit: int) -> list[tuple[str, str | None, float, bool]]:

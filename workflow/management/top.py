@@ -25,6 +25,7 @@ _RATES: Final = (
 )
 _QUEUES: Final = ("QUEUE", "DUE", "LEASED", "LATER", "OLDEST DUE", "WORKERS")
 _WORKERS: Final = ("HOST", "PID", "UNITS", "SEEN", "UP", "QUEUES", "SERVES")
+_SILENT: Final = "silent for"
 _SERVES: Final = 120
 """Characters of what a worker serves; `--json` has all of it."""
 
@@ -71,7 +72,9 @@ def view(seen: Overview) -> RenderableType:
 
 
 def _style(headings: Row, row: Row) -> str:
-    """A queue that has due jobs and no worker stands out."""
+    """A queue that has due jobs and no worker stands out, and so does a silent worker."""
+    if headings is _WORKERS and row[3].startswith(_SILENT):
+        return "yellow"
     return "red" if headings is _QUEUES and row[1] != "0" and row[5] == "0" else ""
 
 
@@ -84,9 +87,11 @@ def _tables(seen: Overview) -> Iterable[tuple[Row, list[Row]]]:
 
 
 def _summary(seen: Overview) -> str:
-    count = len(seen.workers)
-    units, slots = sum(w.units for w in seen.workers), sum(w.concurrency for w in seen.workers)
+    alive = [worker for worker in seen.workers if not worker.silent]
+    count, silent = len(alive), len(seen.workers) - len(alive)
+    units, slots = sum(w.units for w in alive), sum(w.concurrency for w in alive)
     workers = f"{count} worker{'' if count == 1 else 's'} alive" if count else "no worker is alive"
+    workers += f", {silent} silent" if silent else ""
     busy = f", {units} of {slots} slots busy" if count else ""
     oldest = "nothing is due" if seen.oldest_due is None else f"oldest due job {duration(seen.oldest_due)}"
     return f"{workers}{busy}; {oldest}"
@@ -131,7 +136,9 @@ def _worker_row(worker: WorkerInfo, seen: Overview) -> Row:
         one_line(worker.host, 40),
         str(worker.pid),
         units,
-        f"{duration(worker.seen_seconds)} ago",
+        f"{_SILENT} {duration(worker.seen_seconds)}"
+        if worker.silent
+        else f"{duration(worker.seen_seconds)} ago",
         duration((seen.at - worker.started_at).total_seconds()),
         one_line(", ".join(worker.queues), 60) if worker.queues else "all",
         one_line(", ".join(_served(entry) for entry in worker.serves), _SERVES)

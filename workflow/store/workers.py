@@ -16,6 +16,18 @@ MOST_RUNS: Final = 10_000
 """Live runs that one look takes from either end of their order: some 30 ms on a table of any size."""
 
 
+SILENT_AT_LEAST: Final = 10.0
+"""Seconds: where heartbeats follow each other fast, a busy machine may be late with several."""
+
+
+def silent_after() -> float:
+    """Seconds without a heartbeat after which people are told that a worker is silent: two were due by then.
+
+    It still holds its leases, and counts as alive for them, until `STALE_LEASE_THRESHOLD`: it may come back.
+    """
+    return min(max(2 * conf.HEARTBEAT_INTERVAL, SILENT_AT_LEAST), conf.STALE_LEASE_THRESHOLD)
+
+
 @dataclass(frozen=True, slots=True)
 class Unserved:
     """Live runs of one workflow and version that no live worker would go on with.

@@ -51,7 +51,8 @@ def _summary(workflow: Workflow) -> dict[str, object]:
 def _servers(workflow: Workflow) -> int:
     """How many of the workers alive serve it."""
     wanted = (workflow.name, workflow.version)
-    alive = reading.kept("workers", OVERVIEW_AGE, reading.workers)
+    known = reading.kept("workers", OVERVIEW_AGE, reading.workers)
+    alive = [worker for worker in known if reading.silence(worker) is None]
     return sum(
         any(
             isinstance(one, dict) and (one.get("name"), one.get("version")) == wanted for one in worker.serves

@@ -91,6 +91,7 @@ def _row(row: reading.Row, now: datetime) -> RunRow:
 def overview() -> dict[str, Any]:
     """Counts, charts, the oldest due job, pauses and the workers; the same for everybody, so read once for all."""
     paused = reading.kept("paused", OVERVIEW_AGE, workflows.paused_queues)
+    workers = [_worker(one) for one in reading.kept("workers", OVERVIEW_AGE, reading.workers)]
     return {
         "counts": [
             {
@@ -108,7 +109,9 @@ def overview() -> dict[str, Any]:
         "due": _due(reading.kept("due", OVERVIEW_AGE, reading.oldest_due)),
         "paused": [terminal.pause_line(pause) for pause in paused[:MOST_PAUSED]],
         "paused_more": max(len(paused) - MOST_PAUSED, 0),
-        "workers": [_worker(one) for one in reading.kept("workers", OVERVIEW_AGE, reading.workers)],
+        "workers": workers,
+        "silent": sum(1 for one in workers if one["silent"]),
+        "alive": sum(1 for one in workers if not one["silent"]),
     }
 
 
@@ -130,7 +133,9 @@ def _due(found: tuple[str, float, str] | None) -> dict[str, str] | None:
 
 def _worker(worker: Worker) -> dict[str, Any]:
     serves = [one for one in worker.serves if isinstance(one, dict)]
+    silence = reading.silence(worker)
     return {
+        "silent": "" if silence is None else terminal.duration(silence),
         "id": str(worker.id),
         "name": f"{terminal.one_line(worker.hostname, 60)}:{worker.pid}",
         "units": worker.units,
