@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, connections, transaction
 from django.test import override_settings
 
 from workflow import workflows
@@ -181,6 +181,7 @@ async def test_the_twins_do_the_same() -> None:
     assert await workflows.apaused_queues() == [found] == await sync_to_async(workflows.paused_queues)()
     assert await workflows.aresume_queue("slow", by="ada") is True
     assert await workflows.apaused_queues() == []
+    await sync_to_async(connections.close_all)()
 
 
 @pytest.mark.django_db(transaction=True)
