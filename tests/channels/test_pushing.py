@@ -158,7 +158,7 @@ def test_parallel_members_of_a_run_share_what_a_run_may_tell() -> None:
     def busy(state: dict[str, Any], ctx: Any) -> None:
         for number in range(100):
             ctx.progress(number)
-            time.sleep(0.02)
+            time.sleep(0.02)  # two seconds of telling: the bound below is one on what is told in a time
 
     layer = use(Recording())
     members = [Action(f"a{number}", busy) for number in range(10)]

@@ -82,7 +82,7 @@ def test_connections_that_are_cut_all_the_time_cost_time_and_nothing_else(worker
     ):
         found = sessions()
         cut += terminate(dice.sample(found, len(found) // 2))
-        time.sleep(dice.uniform(0.02, 0.3))
+        time.sleep(dice.uniform(0.02, 0.3))  # the cuts fall anywhere in what the workers are doing
     finished(*handles, within=60)
     assert cut > 20
     invariants.check(exact=True)
@@ -144,7 +144,7 @@ def test_a_database_that_crashes_again_and_again_loses_nothing(there: tuple[Clus
     pair = [workers.start(), workers.start()]
     handles = start_many(36, dice)
     for _ in range(3):
-        time.sleep(dice.uniform(0.2, 0.8))
+        time.sleep(dice.uniform(0.2, 0.8))  # the crash falls anywhere in what the workers are doing
         server.crash()
         server.ensure_running()
         reconnect()
@@ -162,7 +162,7 @@ def test_an_outage_costs_a_few_lines_and_ends_soon_after_the_database_is_back(
     called(handle, "pair.s.a")
     before = len(worker.said().splitlines())
     server.halt()
-    time.sleep(8)
+    time.sleep(8)  # the time itself is the thing: this is how few lines so long an outage makes
     assert worker.code is None
     lines = worker.said().splitlines()[before:]
     assert 0 < len(lines) < 10, "\n".join(lines)
