@@ -14,22 +14,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
-from urllib.parse import quote, urlencode
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.kitchen import workflows as kitchen
+from tests.support.workers import PATIENCE, REPOSITORY, database_url, end
 from workflow import progress
 from workflow.models import Run, RunEvent
 from workflow.registry import registry
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
-"""Seconds after which what does not come is a failure: generous, for busy machines."""
 expect.set_options(timeout=PATIENCE * 1000)
 FLAGS = [
     "--headless",
@@ -92,29 +88,25 @@ class Site:
 
     def stop(self) -> None:
         if self._web is not None:
-            _end([self._web])
-            self._web = None
+            web, self._web = self._web, None
+            assert end([web]) == []
 
     def start_worker(self) -> None:
         self._workers.append(self._begin("manage.py", "workflow:worker", "--concurrency", "10"))
 
     def end_workers(self) -> None:
         workers, self._workers = self._workers, []
-        _end(workers)
+        assert end(workers) == [], "it has not stopped when it was told to"
 
     def end(self) -> None:
         self.end_workers()
         self.stop()
 
     def _begin(self, *arguments: str) -> subprocess.Popen[bytes]:
-        database = connection.settings_dict
-        options = {
-            name.lower(): database[name] for name in ("HOST", "PORT", "USER", "PASSWORD") if database[name]
-        }
         environment = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.kitchen.settings",
-            "DATABASE_URL": f"postgresql:///{quote(database['NAME'], safe='')}?{urlencode(options)}",
+            "DATABASE_URL": database_url(),
             "REDIS_URL": "",
             "DEBUG": "1",  # serves the static files
             "LOG_LEVEL": "WARNING",
@@ -126,21 +118,6 @@ class Site:
         return subprocess.Popen(
             [sys.executable, *arguments], cwd=REPOSITORY, env=environment, stdin=subprocess.DEVNULL
         )
-
-
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Each is to end by itself, and is ended if it does not."""
-    for process in processes:
-        process.terminate()
-    stuck = []
-    for process in processes:
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            stuck.append(process.args)
-    assert stuck == [], "it has not stopped when it was told to"
 
 
 @pytest.fixture(scope="module")

@@ -13,22 +13,21 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
 
 import pytest
 import redis
 from asgiref.sync import sync_to_async
 from channels.testing import WebsocketCommunicator
 from django.contrib.auth.models import User
-from django.db import connection, connections
+from django.db import connections
 from django.test import Client
 
 from example_project.asgi import application
 from tests.kitchen import workflows as kitchen
 from tests.support.web import FAULTY, person
+from tests.support.workers import REPOSITORY, database_url, end
 from workflow.registry import registry
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
 """Seconds after which what does not come is a failure: generous, for busy machines."""
 NONE: dict[str, Any] = {}
@@ -208,14 +207,6 @@ async def refused(path: str, *headers: tuple[bytes, bytes]) -> int:
 # --- workers --------------------------------------------------------------------------------------
 
 
-def database_url() -> str:
-    database = connection.settings_dict
-    options = {
-        name.lower(): database[name] for name in ("HOST", "PORT", "USER", "PASSWORD") if database[name]
-    }
-    return f"postgresql:///{quote(database['NAME'], safe='')}?{urlencode(options)}"
-
-
 StartWorker = Callable[..., "subprocess.Popen[bytes]"]
 
 
@@ -243,11 +234,4 @@ def start_worker(transactional_db: None) -> Iterator[StartWorker]:
         return process
 
     yield start
-    for process in started:
-        process.terminate()
-    for process in started:
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    end(started)

@@ -143,16 +143,14 @@ def test_a_status_is_json() -> None:
     assert RunStatus.model_validate(document) == workflows.status(run_id)
 
 
+CALLS = (workflows.status, workflows.cancel, workflows.retry, workflows.resume, workflows.wait)
+"""What is asked of one run."""
+
+
 @pytest.mark.parametrize("run_id", MALFORMED)
 def test_what_is_no_run_id_is_no_run(run_id: Any) -> None:
     with CaptureQueriesContext(connection) as queries:
-        for call in (
-            workflows.status,
-            workflows.cancel,
-            workflows.retry,
-            workflows.resume,
-            workflows.wait,
-        ):
+        for call in CALLS:
             with pytest.raises(RunNotFound) as caught:
                 call(run_id)
             assert str(caught.value).isprintable()
@@ -165,13 +163,7 @@ def test_an_unknown_run_is_not_found_and_leaves_the_transaction_usable() -> None
     node_id = Node.objects.filter(run_id=run_id)[0].id
     for unknown in (uuid.uuid4(), node_id):
         with transaction.atomic():
-            for call in (
-                workflows.status,
-                workflows.cancel,
-                workflows.retry,
-                workflows.resume,
-                workflows.wait,
-            ):
+            for call in CALLS:
                 with pytest.raises(RunNotFound, match=str(unknown)):
                     call(unknown)
             assert workflows.status(run_id).run.status == "pending"

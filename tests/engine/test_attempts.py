@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -103,27 +104,29 @@ def delays_of(action: Action, rounds: int) -> list[float]:
     return [entry.data["delay"] for entry in entries]
 
 
-def test_nothing_waits_longer_than_the_setting_allows(settings: Any) -> None:
-    settings.WORKFLOW = {**settings.WORKFLOW, "MAX_BACKOFF": 15}
+def failing(naming: float, at: int) -> Callable[..., None]:
+    """A handler that always fails, and names its own delay (seconds) in that attempt."""
 
     def fail(state: dict[str, Any], ctx: Any) -> None:
-        if ctx.attempt == 3:
-            raise Retry(delay=600)
+        if ctx.attempt == at:
+            raise Retry(delay=naming)
         raise RuntimeError("no")
 
-    assert delays_of(Action("fail", fail, backoff=10, attempts=4), 4) == [10, 15, 15]
+    return fail
+
+
+def test_nothing_waits_longer_than_the_setting_allows(settings: Any) -> None:
+    settings.WORKFLOW = {**settings.WORKFLOW, "MAX_BACKOFF": 15}
+    assert delays_of(Action("fail", failing(naming=600, at=3), backoff=10, attempts=4), 4) == [10, 15, 15]
 
 
 def test_jitter_spreads_backoffs_when_it_is_asked_for_and_leaves_what_retry_names(settings: Any) -> None:
     settings.WORKFLOW = {**settings.WORKFLOW, "BACKOFF_JITTER": 0.25}
 
-    def fail(state: dict[str, Any], ctx: Any) -> None:
-        if ctx.attempt == 9:
-            raise Retry(delay=100)
-        raise RuntimeError("no")
-
     random.seed(7)
-    *spread, named = delays_of(Action("fail", fail, backoff=lambda attempt: 100, attempts=10), 10)
+    *spread, named = delays_of(
+        Action("fail", failing(naming=100, at=9), backoff=lambda attempt: 100, attempts=10), 10
+    )
     assert named == 100
     assert len(set(spread)) == 8
     assert all(75 <= delay <= 125 for delay in spread)

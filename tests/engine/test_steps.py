@@ -261,11 +261,8 @@ def test_an_async_handler_may_use_plain_steps_in_a_thread() -> None:
     assert run_through(stepping(handler, attempts=1)).run.state == {"act": 7}
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_wait_for_polls_until_there_is_an_answer(is_async: bool) -> None:
-    def poll() -> str | None:
-        calls.append("poll")
-        return "ready" if len(calls) == 3 else None
+def polling(poll: Callable[[], Any], is_async: bool) -> Workflow:
+    """Asks every 5 seconds until there is an answer."""
 
     def plain(state: dict[str, Any], ctx: Any) -> Any:
         return ctx.step.wait_for("report", poll, interval=5)
@@ -273,7 +270,16 @@ def test_wait_for_polls_until_there_is_an_answer(is_async: bool) -> None:
     async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
         return await ctx.step.await_for("report", poll, interval=5)
 
-    handle = workflows.dispatch(stepping(coroutine if is_async else plain), {})
+    return stepping(coroutine if is_async else plain)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_wait_for_polls_until_there_is_an_answer(is_async: bool) -> None:
+    def poll() -> str | None:
+        calls.append("poll")
+        return "ready" if len(calls) == 3 else None
+
+    handle = workflows.dispatch(polling(poll, is_async), {})
     drain(handle.run_id)
     advance(4)
     drain(handle.run_id)
@@ -451,13 +457,7 @@ def test_a_poll_in_hand_is_nobody_elses_for_a_minute_and_every_outcome_says_when
     async def apoll() -> Any:
         return await sync_to_async(poll)()
 
-    def plain(state: dict[str, Any], ctx: Any) -> Any:
-        return ctx.step.wait_for("report", poll, interval=5)
-
-    async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
-        return await ctx.step.await_for("report", apoll, interval=5)
-
-    handle = workflows.dispatch(stepping(coroutine if is_async else plain), {})
+    handle = workflows.dispatch(polling(apoll if is_async else poll, is_async), {})
     drain(handle.run_id)
     assert (seen, next_poll()) == ([60], 5)
     advance(5)

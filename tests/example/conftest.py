@@ -5,14 +5,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
-from urllib.parse import quote, urlencode
 
 import pytest
 from django.conf import settings
-from django.db import connection
 
 from example_project.shop.models import Order, Product
 from example_project.shop.orders import OrderRow, open_branch, orders_file, place
+from tests.support.workers import database_url
 
 BRANCH = "test"
 
@@ -80,12 +79,3 @@ def manage(transactional_db: None) -> Iterator[Callable[..., subprocess.Popen[st
                 child.wait()
         if child.stdout:
             child.stdout.close()
-
-
-def database_url() -> str:
-    """The database of this test run, as a URL that another process can be given."""
-    database = connection.settings_dict
-    options = {"host": database["HOST"], "port": database["PORT"], "user": database["USER"]}
-    options["password"] = database["PASSWORD"]
-    known = {key: value for key, value in options.items() if value}
-    return f"postgresql:///{quote(database['NAME'], safe='')}?{urlencode(known)}"

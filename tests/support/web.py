@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from django.urls import URLPattern, URLResolver
 from pydantic import BaseModel, field_validator
 
 from workflow import Stage, WaitFor, Workflow, action, workflows
+from workflow.registry import registry
 from workflow.testing import drain
 
 FAULTY: set[str] = set()
@@ -57,6 +59,16 @@ ORDER = Workflow(
     ],
 )
 FREE = Workflow("web-free", stages=[Stage("ship", actions=[ship])])
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """The two workflows are what is known meanwhile, besides what was, and no payment fails."""
+    FAULTY.clear()
+    with registry.isolated():
+        workflows.register(ORDER)
+        workflows.register(FREE)
+        yield
 
 
 def person(name: str, *permissions: str, staff: bool = True) -> User:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +42,21 @@ def database_url() -> str:
         name.lower(): database[name] for name in ("HOST", "PORT", "USER", "PASSWORD") if database[name]
     }
     return f"postgresql:///{quote(database['NAME'], safe='')}?{urlencode(options)}"
+
+
+def end(processes: Sequence[subprocess.Popen[Any]]) -> list[Any]:
+    """Asks each to stop, and ends what does not; the command lines of those."""
+    for process in processes:
+        process.terminate()
+    stuck = []
+    for process in processes:
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            stuck.append(process.args)
+    return stuck
 
 
 def eventually(

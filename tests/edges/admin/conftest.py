@@ -12,7 +12,6 @@ from django.urls import reverse
 from tests.support import web
 from workflow import workflows
 from workflow.models import Event, Job, Node, Worker
-from workflow.registry import registry
 
 MODELS = ["run", "node", "job", "event", "worker"]
 NOBODY = uuid.UUID("01997a5e-6c00-7d41-9b1e-4a5c2f300000")
@@ -21,10 +20,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m\x85'\""
 
 @pytest.fixture(autouse=True)
 def _registered() -> Any:
-    web.FAULTY.clear()
-    with registry.isolated():
-        workflows.register(web.ORDER)
-        workflows.register(web.FREE)
+    with web.registered():
         yield
 
 

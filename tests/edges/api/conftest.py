@@ -11,9 +11,7 @@ from django.test import Client
 
 from tests.support import web
 from tests.support.web import post
-from workflow import workflows
 from workflow.models import RunEvent
-from workflow.registry import registry
 
 ROOT = "/workflow/"
 NOBODY = uuid.UUID("01997a5e-6c00-7d41-9b1e-4a5c2f300000")
@@ -21,10 +19,7 @@ NOBODY = uuid.UUID("01997a5e-6c00-7d41-9b1e-4a5c2f300000")
 
 @pytest.fixture(autouse=True)
 def _registered() -> Any:
-    web.FAULTY.clear()
-    with registry.isolated():
-        workflows.register(web.ORDER)
-        workflows.register(web.FREE)
+    with web.registered():
         yield
 
 

@@ -8,35 +8,19 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from tests.edges.api.conftest import NOBODY
 from tests.support import web
 from tests.support.web import error, post
 from workflow import bulk, workflows
 from workflow.errors import RunConflict, RunNotFound
 from workflow.models import Job, Run, RunEvent
-from workflow.registry import registry
 from workflow.testing import drain
 
 pytestmark = pytest.mark.django_db
 RETRY = "/workflow/retry/"
 CANCEL = "/workflow/cancel/"
-NOBODY = uuid.UUID("01997a5e-6c00-7d41-9b1e-4a5c2f300000")
-
-
-@pytest.fixture(autouse=True)
-def _registered() -> Any:
-    web.FAULTY.clear()
-    with registry.isolated():
-        workflows.register(web.ORDER)
-        workflows.register(web.FREE)
-        yield
-
-
-@pytest.fixture
-def client() -> Client:
-    return web.client_of(web.person("olga", "view_run", "manage_run"))
 
 
 def statuses(*run_ids: uuid.UUID) -> list[str]:
