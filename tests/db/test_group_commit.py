@@ -119,3 +119,40 @@ def test_a_few_units_are_not_split() -> None:
     workflows.dispatch_many("plain", [{} for _ in range(10)])
     claimed, _ = drive(claims.claim(DjangoPort(), str(uuid.uuid4()), 10, None))
     assert units_at_work(claimed, 4) == ([4] * 10, 4)
+
+
+def staggered(counts: list[int], gathering: float) -> int:
+    """Units that settle so many boundaries each and come back at different times; how many commits it took."""
+    parameters = connection_parameters()
+    workflows.dispatch_many("plain", [{} for _ in counts])
+    claimed, _ = drive(claims.claim(DjangoPort(), str(uuid.uuid4()), len(counts), None))
+
+    async def unit(committer: Committer, claim: Claim, place: int) -> None:
+        for _ in range(counts[place]):
+            settled = await committer.settle(Settlement(claim.lease(), Boundary(history=[entry("log")])))
+            assert settled.seq is not None
+            for _ in range(place * 3):  # turns of the loop, not time: the others are always a little later
+                await asyncio.sleep(0)
+
+    async def work() -> int:
+        port = AsyncPort(lambda: parameters, "test")
+        committer = Committer(port, gathering=gathering)
+        try:
+            await asyncio.gather(*(unit(committer, c, place) for place, c in enumerate(claimed)))
+            return committer.commits
+        finally:
+            await port.close()
+
+    return asyncio.run(work())
+
+
+def test_a_few_units_that_come_back_one_by_one_are_gathered_for_the_next_commit() -> None:
+    assert staggered([5] * Committer.SIBLINGS, gathering=60) == 5
+
+
+def test_fewer_units_wait_for_no_other() -> None:
+    assert staggered([5] * (Committer.SIBLINGS - 1), gathering=60) > 5
+
+
+def test_gathering_ends_when_the_others_do_not_come_back() -> None:
+    assert staggered([4, *[1] * (Committer.SIBLINGS - 1)], gathering=0.001) == 4

@@ -7,6 +7,8 @@ one that keeps count. Rows are counted by PostgreSQL itself.
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -118,6 +120,48 @@ def test_a_run_that_comes_alone_is_claimed_once(
     )
     # The one that finds it, one after it, one when the doorbell has begun to listen, and the burst's last look.
     assert len(claims) <= 4
+
+
+@pytest.mark.django_db(transaction=True)
+def test_jobs_that_come_one_by_one_to_a_worker_at_work_are_claimed_a_few_at_a_time(
+    transactions: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest, coming = 0.5, 20
+    monkeypatch.setattr(worker_process, "CLAIM_REST", rest)
+    at_work = []
+    over = threading.Event()
+
+    async def hold(state: dict[str, Any]) -> None:
+        at_work.append(1)
+        await asyncio.to_thread(over.wait)
+
+    workflows.register(Workflow("holding", stages=[Stage("s", actions=[Action("a", hold)])]))
+    workflows.dispatch_many("holding", [{}] * worker_process.BUSY)
+    claims = 0
+
+    def dispatch_one_by_one() -> None:
+        nonlocal claims
+        try:
+            eventually(lambda: len(at_work) == worker_process.BUSY)
+            before, begun = len(transactions), time.monotonic()
+            for _ in range(coming):
+                seen = len(transactions)
+                workflows.dispatch("five", {})
+                # Not the next one before this one has been heard of, unless nobody claims for now.
+                eventually(lambda seen=seen: len(transactions) > seen or time.monotonic() - begun > rest)
+            eventually(lambda: completed() == coming)
+            claims = sum(name == CLAIM for name, _ in transactions[before:])
+            claims -= int((time.monotonic() - begun) / rest) + 2
+        finally:
+            over.set()
+            connection.close()
+
+    dispatching = threading.Thread(target=dispatch_one_by_one)
+    dispatching.start()
+    work(concurrency=40)
+    dispatching.join()
+    assert completed() == coming + worker_process.BUSY
+    assert claims <= 0  # of those beyond one in each rest
 
 
 @pytest.mark.django_db(transaction=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import psycopg
 
 from workflow import failpoints
+from workflow.plan.boundary import KEEP
 from workflow.store.ports import Port
 from workflow.store.settle import (
     Rejected,
@@ -30,6 +31,11 @@ logger = logging.getLogger("workflow")
 Announce = Callable[[Sequence[Settlement]], None]
 Item = tuple[Settlement, "asyncio.Future[Settlement]"]
 """A boundary, and whoever waits for its answer."""
+
+
+GATHERING: Final = 0.003
+"""Seconds, at most, for which the boundaries of units that were told together are gathered again: a commit costs as
+much as a dozen boundaries in it."""
 
 
 class Outages(Protocol):
@@ -51,6 +57,8 @@ class Committer:
 
     LARGE = 16
     """From so many boundaries on a commit is told of in two halves."""
+    SIBLINGS = 4
+    """After a commit with so many boundaries of units that go on, as many are soon to come: they are gathered."""
     TURNS = 8
     """Of the event loop, in which a unit whose next handler is `async` and has nothing to wait for comes back."""
 
@@ -61,24 +69,31 @@ class Committer:
         *,
         outage: Outages | None = None,
         limit: int = 500,
+        gathering: float = GATHERING,
         first_pause: float = 0.1,
     ) -> None:
         self._port = port
         self._outage = outage
         self._announce = announce
         self._limit = limit
+        self._gathering = gathering
         self._first_pause = first_pause
         self._queue: list[Item] = []
         self._working: asyncio.Task[None] | None = None
         self._locked: set[str] = set()
         """Runs that somebody else has locked."""
         self._looking: asyncio.Task[None] | None = None
+        self._wanted = 0
+        """How many boundaries are waited for before the next commit; 0 for none."""
+        self._enough = asyncio.Event()
         self.commits = 0
         self.boundaries = 0
 
     async def settle(self, settlement: Settlement) -> Settlement:
         future: asyncio.Future[Settlement] = asyncio.get_running_loop().create_future()
         self._queue.append((settlement, future))
+        if 0 < self._wanted <= len(self._queue):
+            self._enough.set()
         self._go_on()
         return await future
 
@@ -118,6 +133,20 @@ class Committer:
             _tell(settled[:half])
             if untold:
                 await self._until_busy(half)
+            elif (going_on := sum(s.boundary.job == KEEP for s, _ in settled)) >= self.SIBLINGS:
+                await self._gather(going_on)
+
+    async def _gather(self, count: int) -> None:
+        """Waits until so many boundaries have come, but not for long."""
+        self._wanted = count
+        self._enough.clear()
+        try:
+            async with asyncio.timeout(self._gathering):
+                while len(self._queue) < count:
+                    await self._enough.wait()
+        except TimeoutError:
+            pass
+        self._wanted = 0
 
     async def _until_busy(self, waiting: int) -> None:
         """Lets units go on, until so many boundaries wait or those that need nobody else are through."""

@@ -48,6 +48,11 @@ LONGEST_REST: Final = 10.0
 """The same for something in the background that fails again and again for another reason."""
 CLAIM_PAUSE: Final = 0.02
 """Seconds between two claims while more is due than this process has room for."""
+CLAIM_REST: Final = 0.005
+"""Seconds between two claims while units are at work and jobs come due one by one: a claim of its own costs a job
+half as much again. An idle process claims at once."""
+BUSY: Final = 4
+"""From so many units on a process counts as being at work."""
 PATIENCE: Final = 2.0
 """Seconds that a stopping worker gives a database which may be away."""
 MEGABYTE: Final = 2**20
@@ -72,6 +77,8 @@ class WorkerProcess:
         self._retiring = False
         self._rest_until = 0.0
         """While more is due than can be taken: when to claim next, on the loop's clock, with few units free."""
+        self._claimed_at = 0.0
+        """When the latest claim began, on the loop's clock."""
         self._strangers: set[tuple[str, int]] = set()
         """Versions of workflows that were met and are not served here: their jobs are left to other workers."""
         self._outage = Outage()
@@ -229,6 +236,7 @@ class WorkerProcess:
                 return
             if wait > 0:
                 await self._wait_for_bell(wait)
+            await self._rest_between_claims()
 
     def _room(self) -> int:
         """How many jobs may be claimed now."""
@@ -241,6 +249,11 @@ class WorkerProcess:
         if left <= 0:
             self._retire(f"it has taken {self._units.launched} jobs")
         return min(room, left)
+
+    async def _rest_between_claims(self) -> None:
+        rest = self._claimed_at + CLAIM_REST - self._loop.time()
+        if rest > 0 and len(self._units) >= BUSY:
+            await asyncio.sleep(rest)
 
     def _rest_of_pause(self, room: int) -> float:
         """Seconds for which claiming had better wait, 0 for none: under a backlog units are claimed many at a time."""
@@ -267,6 +280,7 @@ class WorkerProcess:
 
     async def _claim(self, room: int) -> float | None:
         """Claims and launches; in how many seconds to look again, None to leave."""
+        self._claimed_at = self._loop.time()
         if self._units.stranded:
             await self._release_stranded()
         sparing = [stranger for stranger in self._strangers if registry.serves(*stranger) is None]
