@@ -7,21 +7,25 @@ one finds again; an error in one sweep does not keep the others from running.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from uuid import UUID
 
 from workflow import failpoints
 from workflow.conf import conf
 from workflow.errors import FailureCode
 from workflow.plan import compact, fault
+from workflow.progress import announce
 from workflow.sql import pauses as pauses_sql
 from workflow.sql import sweeps as sql
 from workflow.sql import workers as workers_sql
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
 from workflow.store.ports import DjangoPort, Port
+from workflow.store.settle import HistoryRow
 from workflow.store.trouble import is_connection_lost
 from workflow.store.workers import unserved
 
@@ -33,6 +37,13 @@ IDLE_AFTER = 60.0
 NAME_EVERY = 60.0
 """Seconds between two complaints of this process about the same runs."""
 _next_naming = float("-inf")
+
+Tell = Callable[[Sequence[HistoryRow]], None]
+"""Who is told what a sweep has appended to histories, after its commit."""
+
+
+def _nobody(rows: Sequence[HistoryRow]) -> None:
+    """Nobody is told."""
 
 
 async def reap_leases(port: Port) -> int:
@@ -53,7 +64,7 @@ async def reap_leases(port: Port) -> int:
     return reaped + len(deliveries)
 
 
-async def mend_idle_runs(port: Port) -> int:
+async def mend_idle_runs(port: Port, tell: Tell = _nobody) -> int:
     """Runs that no job, wait or timer will ever touch again: queue and crash cannot make one, but people can.
 
     One that is found young gets the job that its tree says comes next. One that nobody could bring on
@@ -67,14 +78,14 @@ async def mend_idle_runs(port: Port) -> int:
         for run_id, workflow, version, status, age in rows:
             after = run_id
             try:
-                mended += await _mend(port, run_id, status, age >= threshold, young)
+                mended += await _mend(port, run_id, status, age >= threshold, young, tell)
             except Exception:
                 logger.exception("run %s (%s version %d) could not be mended", run_id, workflow, version)
         if len(rows) < BATCH:
             return mended
 
 
-async def _mend(port: Port, run_id: str, status: str, old: bool, young: float) -> int:
+async def _mend(port: Port, run_id: str, status: str, old: bool, young: float, tell: Tell) -> int:
     if not old:
         locked, advanced = await port.run(
             [(sql.LOCK_IDLE_RUN, (run_id, young)), (sql.ADVANCE_RUN, (run_id,))]
@@ -89,6 +100,7 @@ async def _mend(port: Port, run_id: str, status: str, old: bool, young: float) -
     )
     if failed:
         logger.error("run %s is stuck and fails: %s", run_id, message)
+        tell([(*row, json.loads(data)) for *row, data in failed])
     return len(failed)
 
 
@@ -125,14 +137,15 @@ SWEEPS: dict[str, Callable[[Port], Awaitable[int]]] = {
 }
 
 
-async def sweep(port: Port) -> dict[str, int]:
+async def sweep(port: Port, tell: Tell = _nobody) -> dict[str, int]:
     """One pass of every sweep; how many rows each one changed.
 
     What goes wrong in one of them is logged and keeps no other from running; only a database that is away
     ends the pass: it raises what the driver raised.
     """
     counts: dict[str, int] = {}
-    for name, one in SWEEPS.items():
+    telling: dict[str, Callable[[Port], Awaitable[int]]] = {"runs": partial(mend_idle_runs, tell=tell)}
+    for name, one in {**SWEEPS, **telling}.items():
         try:
             failpoints.hit("sweep.before")
             counts[name] = await one(port)
@@ -147,4 +160,4 @@ async def sweep(port: Port) -> dict[str, int]:
 
 def run_once() -> dict[str, int]:
     """One pass on Django's connection, for `workflow:sweep`."""
-    return drive(sweep(DjangoPort()))
+    return drive(sweep(DjangoPort(), partial(announce, using=conf.DATABASE)))

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +14,12 @@ import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from tests.support.web import FAULTY, ORDER
+from tests.support.workers import eventually
 from workflow import Action, Stage, Workflow, states, transitions, workflows
-from workflow.models import Run, RunEvent
+from workflow.models import Job, Run, RunEvent
 from workflow.registry import registry
 from workflow.signals import transitioned
 from workflow.testing import drain
@@ -316,3 +318,33 @@ def test_without_receivers_nothing_is_asked_and_no_thread_started(monkeypatch: p
     done = workflows.dispatch(once("quiet", Action("act", lambda state: {}))).run_id
     work("worker")
     assert Run.objects.get(pk=done).status == "completed"
+
+
+@pytest.fixture
+def stuck() -> UUID:
+    """A run without a job that nobody could bring on for long."""
+    run_id = workflows.dispatch(ORDER, {"order_id": "o-1"}).run_id
+    Job.objects.filter(run_id=run_id).delete()
+    Run.objects.filter(pk=run_id).update(updated_at=timezone.now() - timedelta(days=1))
+    return run_id
+
+
+def test_a_stuck_run_that_the_command_fails_is_told_of(stuck: UUID, heard: Heard) -> None:
+    call_command("workflow:sweep", "--once")
+    assert [(told["run_id"], told["name"]) for told in heard] == [(stuck, states.EVENT_FAILED)]
+    assert heard[0]["data"]["error"]["code"] == "STUCK_RUN_REAPED"
+
+
+def test_a_stuck_run_that_a_worker_fails_is_told_of(stuck: UUID, heard: Heard, settings: Any) -> None:
+    settings.WORKFLOW = {**settings.WORKFLOW, "SWEEP_INTERVAL": 0.05}
+    told = threading.Event()
+
+    def hold(state: dict[str, Any]) -> None:
+        """Keeps the burst going until the sweep has come."""
+        eventually(lambda: any(one["run_id"] == stuck for one in list(heard)))
+        told.set()
+
+    workflows.dispatch(once("holding", Action("a", hold)), {})
+    work("worker")
+    assert told.is_set()
+    assert [one["name"] for one in heard if one["run_id"] == stuck] == [states.EVENT_FAILED]

@@ -349,7 +349,7 @@ class WorkerProcess:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(conf.SWEEP_INTERVAL * random.uniform(0.8, 1.2))
-            if any((await sweeps.sweep(self._rest)).values()):
+            if any((await sweeps.sweep(self._rest, self._runtime.announce_rows)).values()):
                 self._bell.set()
 
     async def _look(self) -> None:
