@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.support import invariants
-from tests.support.crash import called, calls, dispatch, finished, node, status
+from tests.support.crash import called, calls, dispatch, finished, node, sessions, status, take_over
 from tests.support.workers import REPOSITORY, Launcher, database_url, eventually
 from workflow import states
 from workflow.models import Job, RunEvent, Worker
@@ -109,6 +109,28 @@ def test_a_second_signal_leaves_now(workers: Launcher) -> None:
     assert worker.wait() == 0
     assert time.monotonic() - begun < 8
     assert (node(handle, "plain.s.a").status, node(handle, "plain.s.a").attempt) == (states.PENDING, 0)
+
+
+def test_a_commit_that_the_server_does_not_answer_keeps_no_worker(workers: Launcher) -> None:
+    """As when it waits for a standby that is lost: neither the grace's end nor a second signal could come through."""
+    worker = workers.start(settings={"SHUTDOWN_GRACE": 1})
+    handle = dispatch("plain", {"plain.s.a": ["sleep:2"]})
+    called(handle, "plain.s.a")
+    # What its settling connection has said last: that the action began.
+    (settling,) = sessions("query LIKE '%INSERT INTO workflow_runevent%' AND pid <> pg_backend_pid()")
+    os.kill(settling, signal.SIGSTOP)
+    try:
+        eventually(lambda: calls(handle, "plain.s.a")[0][2])
+        worker.send(signal.SIGTERM)
+        begun = time.monotonic()
+        assert worker.wait() == 0
+        assert time.monotonic() - begun < 20
+    finally:
+        os.kill(settling, signal.SIGCONT)
+    workers.start()
+    take_over()
+    finished(handle)
+    assert status(handle) == states.COMPLETED
 
 
 def test_a_stopping_worker_claims_nothing_more(workers: Launcher) -> None:

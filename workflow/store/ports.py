@@ -180,7 +180,12 @@ class AsyncPort:
         if connection is not None:
             await connection.close()
 
-    async def close(self) -> None:
-        """Closes the connection; `run` opens a new one."""
-        async with self._lock:
+    async def close(self, patience: float | None = None) -> None:
+        """Closes the connection; `run` opens a new one. What is under way may end first, for so many seconds: a server
+        that does not answer (a commit that waits for a lost standby) would keep us for good.
+        """
+        try:
+            async with asyncio.timeout(patience), self._lock:
+                await self._drop()
+        except TimeoutError:
             await self._drop()

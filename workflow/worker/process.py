@@ -206,7 +206,7 @@ class WorkerProcess:
         except (psycopg.Error, TimeoutError) as error:
             logger.info("could not sign off: %s", error)
         for port in (self._committing, self._claims, self._rest):
-            await port.close()
+            await port.close(PATIENCE)
         self._pool.close()
         settled = f"{self.committer.boundaries} boundar{'y' if self.committer.boundaries == 1 else 'ies'}"
         commits = counted(self.committer.commits, "commit")
