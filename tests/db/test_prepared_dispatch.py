@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import psycopg
@@ -12,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tests.support.definitions import PLAIN
 from workflow import workflows
+from workflow.models import Run
 from workflow.registry import registry
 from workflow.store.prepared import CALLS_UNPREPARED, fetch_one
 
@@ -79,6 +81,18 @@ def test_it_takes_part_in_the_transaction_around_it() -> None:
     assert again.run_id != gone.run_id
 
 
+def test_savepoints_that_are_undone_cost_it_nothing_but_preparing_again() -> None:
+    dispatch()
+    with transaction.atomic():
+        kept = []
+        for _ in range(3):
+            with pytest.raises(DataError), transaction.atomic():
+                fetch_one("default", "SELECT 1 / %s::int", (0,))
+            kept += dispatch(2)
+    assert [handle.status().run.status for handle in kept] == ["pending"] * 6
+    assert prepared() >= 1
+
+
 def test_whoever_logs_queries_sees_each_of_them(django_assert_num_queries: Any) -> None:
     dispatch()
     with CaptureQueriesContext(connection) as seen:
@@ -120,30 +134,47 @@ def test_the_projects_own_threshold_for_preparing_stays_what_it_was() -> None:
     connection.connection.prepare_threshold = 3
     dispatch()
     assert connection.connection.prepare_threshold == 3
-    with pytest.raises(DataError):
-        fetch_one("default", "SELECT 1 / %s::int", (0,))
-    assert connection.connection.prepare_threshold == 3
 
 
-def discard() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("DISCARD ALL")
-
-
-def test_a_connection_whose_prepared_calls_are_discarded_stops_preparing() -> None:
+@pytest.mark.parametrize("statement", ["DISCARD ALL", "DEALLOCATE ALL"])
+@pytest.mark.parametrize("open_one", [transaction.atomic, nullcontext], ids=["atomic", "autocommit"])
+def test_what_the_project_discards_is_prepared_anew(statement: str, open_one: Any) -> None:
     dispatch()
-    discard()
+    for _ in range(3):
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+        with open_one():
+            assert all(handle.created for handle in dispatch(2))
+        assert prepared() == 1
+
+
+def deallocate_unseen() -> None:
+    """As a pooler or a server-side job would: psycopg does not get to see it."""
+    connection.connection.pgconn.exec_(b"DEALLOCATE ALL")
+
+
+def test_a_connection_whose_prepared_calls_vanish_stops_preparing() -> None:
+    dispatch()
+    deallocate_unseen()
     assert all(handle.created for handle in dispatch())
     assert prepared() == 0
 
 
-def test_inside_a_transaction_a_discarded_call_is_one_error_and_no_second_one() -> None:
+@pytest.mark.parametrize("managed", ["atomic", "by hand"])
+def test_inside_a_transaction_a_vanished_call_is_one_error_and_no_second_one(managed: str) -> None:
     dispatch()
-    discard()
-    with transaction.atomic():
-        with pytest.raises(ProgrammingError) as caught:
-            workflows.dispatch("plain", {})
-        transaction.set_rollback(True)
+    deallocate_unseen()
+    if managed == "by hand":
+        transaction.set_autocommit(False)
+    try:
+        with transaction.atomic() if managed == "atomic" else nullcontext():
+            Run.objects.exists()  # it has begun
+            with pytest.raises(ProgrammingError) as caught:
+                workflows.dispatch("plain", {})
+            transaction.set_rollback(True) if managed == "atomic" else transaction.rollback()
+    finally:
+        if managed == "by hand":
+            transaction.set_autocommit(True)
     assert isinstance(caught.value.__cause__, psycopg.errors.InvalidSqlStatementName)
     with transaction.atomic():
         assert workflows.dispatch("plain", {}).created

@@ -21,9 +21,13 @@ from weakref import WeakKeyDictionary
 import psycopg
 from django.db import ProgrammingError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.pq import TransactionStatus
 
 CALLS_UNPREPARED: Final = 4
 """Calls on a connection before the server is asked whether it is reached directly, which is a round trip."""
+
+NEVER_REACHED: Final = 2**31
+"""A threshold at which psycopg prepares nothing unasked, but looks out for `DISCARD ALL` and the like."""
 
 Row = tuple[Any, ...]
 _Raw = psycopg.Connection[Any]
@@ -42,8 +46,8 @@ def fetch_one(using: str, sql: str, parameters: Sequence[Any]) -> Row:
         except ProgrammingError as error:
             if not isinstance(error.__cause__, psycopg.errors.InvalidSqlStatementName):
                 raise
-            _calls[raw] = _NEVER  # somebody discards what is prepared on this connection
-            if connection.in_atomic_block:
+            _calls[raw] = _NEVER  # somebody discards what is prepared on this connection, unseen by psycopg
+            if raw.info.transaction_status != TransactionStatus.IDLE:
                 raise
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
@@ -75,13 +79,10 @@ def _is_direct(connection: BaseDatabaseWrapper) -> bool:
 def _run_prepared(connection: BaseDatabaseWrapper, raw: _Raw, sql: str, parameters: Sequence[Any]) -> Row:
     connection.validate_thread_sharing()
     connection.validate_no_broken_transaction()
-    threshold = raw.prepare_threshold
+    if raw.prepare_threshold is None:  # Django's choice, which goes before `prepare=True`
+        raw.prepare_threshold = NEVER_REACHED
     with connection.wrap_database_errors:
-        raw.prepare_threshold = 0  # Django sets None, which goes before `prepare=True`
-        try:
-            cursor: psycopg.Cursor[Row] = psycopg.Cursor(raw)
-            row = cursor.execute(sql, parameters, prepare=True).fetchone()
-        finally:
-            raw.prepare_threshold = threshold
+        cursor: psycopg.Cursor[Row] = psycopg.Cursor(raw)
+        row = cursor.execute(sql, parameters, prepare=True).fetchone()
     assert row is not None
     return row
