@@ -324,6 +324,20 @@ def test_a_pause_that_is_over_is_shown_as_such(operator: Client) -> None:
     assert 'alt="False"' in html(operator.get(LIST))
 
 
+def test_a_queue_whose_pause_is_over_is_paused_again_in_the_admin(operator: Client) -> None:
+    workflows.pause_queue("slow", until=10)
+    twice = {"queue": "slow", **NOTHING}
+    assert "already exists" in html(operator.post(f"{LIST}add/", twice))
+    advance(10)
+    assert "was added successfully" in html(operator.post(f"{LIST}add/", twice, follow=True))
+    assert [pause.queue for pause in workflows.paused_queues()] == ["slow"]
+
+
+def test_a_name_with_outer_spaces_is_that_queues_name_in_the_admin_too(operator: Client) -> None:
+    operator.post(f"{LIST}add/", {"queue": " slow ", **NOTHING})
+    assert [pause.queue for pause in workflows.paused_queues()] == [" slow "]
+
+
 def test_the_admins_page_of_a_live_run_says_that_its_queue_is_paused(operator: Client) -> None:
     handle, other = soup(), soup("fast")
     pause()

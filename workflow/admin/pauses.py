@@ -40,6 +40,18 @@ class PauseForm(Form):
         fields = ("queue", "until", "reason")
         help_texts = {"until": "Empty: until somebody resumes it, by deleting this pause."}
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        name = self.fields.get("queue")  # absent where it is not to be changed
+        if isinstance(name, forms.CharField):
+            name.strip = False  # a queue is called by exactly what was given, outer spaces and all
+
+    def validate_unique(self) -> None:
+        """Only a pause that is in effect stands in the way of another: one that is over may not be swept yet."""
+        queue = self.cleaned_data.get("queue")
+        if any(pause.queue == queue for pause in workflows.paused_queues()):
+            super().validate_unique()
+
     def clean_queue(self) -> str:
         try:
             return arguments.ordinary_queue(self.cleaned_data["queue"])
