@@ -78,19 +78,22 @@ def send(rows: Sequence[Row], using: str) -> None:
         if workflow is None:  # pruned meanwhile
             continue
         of_node = of_run if node is None else times.get((run_id, node), (None, None))
-        transitioned.send_robust(
-            sender=Run,
-            run_id=run_id,
-            workflow=workflow,
-            version=version,
-            seq=seq,
-            name=name,
-            node=node,
-            attempt=(data or {}).get("attempt"),
-            at=_aware(at, using),
-            seconds=_seconds(of_node) if name in _ENDS else None,
-            data=dict(data or {}),
-        )
+        try:
+            transitioned.send_robust(
+                sender=Run,
+                run_id=run_id,
+                workflow=workflow,
+                version=version,
+                seq=seq,
+                name=name,
+                node=node,
+                attempt=(data or {}).get("attempt"),
+                at=_aware(at, using),
+                seconds=_seconds(of_node) if name in _ENDS else None,
+                data=dict(data or {}),
+            )
+        except (SystemExit, GeneratorExit):  # Django lets pass what is no Exception
+            logger.exception("a receiver of signals tried to leave")
 
 
 def _times(

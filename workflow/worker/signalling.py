@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError, close_old_connections, connections
 
 from workflow import transitions
 from workflow.conf import conf
+from workflow.store.ports import abandon_connection
 from workflow.store.settle import HistoryRow, Settlement
 
 logger = logging.getLogger("workflow")
@@ -40,7 +41,8 @@ class Signaller:
         self._changed = threading.Condition()
         self._queue: deque[_Waiting] = deque()
         self._thread: threading.Thread | None = None
-        self._busy = False
+        self._busy = 0
+        """Transitions in hand."""
         self._dropped = 0
         self._logged = float("-inf")
 
@@ -73,9 +75,8 @@ class Signaller:
         with self._changed:
             done = self._changed.wait_for(lambda: not self._queue and not self._busy, seconds)
             if not done:
-                logger.warning(
-                    "the worker stops before receivers were told of %d transitions", len(self._queue)
-                )
+                untold = len(self._queue) + self._busy
+                logger.warning("the worker stops before receivers were told of %d transitions", untold)
             return done
 
     def _put(self, waiting: list[_Waiting]) -> None:
@@ -103,11 +104,11 @@ class Signaller:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._busy = False
+                self._busy = 0
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._queue)
-                self._busy = True
                 batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+                self._busy = len(batch)
             self._tell(batch)
 
     def _tell(self, batch: list[_Waiting]) -> None:
@@ -119,6 +120,9 @@ class Signaller:
         except BaseException:  # a receiver's SystemExit too: nobody would be told of anything again
             logger.exception("a receiver of signals failed")
         finally:
+            for connection in connections.all(initialized_only=True):
+                if connection.in_atomic_block:  # a receiver has left it open
+                    abandon_connection(connection)
             close_old_connections()
 
 
