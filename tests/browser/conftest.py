@@ -139,6 +139,12 @@ def site(web: Site, transactional_db: None) -> Iterator[Site]:
 
 
 @pytest.fixture(autouse=True)
+def _one_way_to_hear(settings: Any) -> None:
+    """The web server of these tests has no layer that reaches it: what is told from here goes by notification."""
+    settings.CHANNEL_LAYERS = {}
+
+
+@pytest.fixture(autouse=True)
 def known_workflows() -> Iterator[None]:
     with registry.isolated():
         for definition in (kitchen.bread, kitchen.soup, kitchen.sauce, kitchen.table, kitchen.toast):

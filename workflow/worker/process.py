@@ -10,7 +10,7 @@ import random
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
 import psycopg
@@ -120,9 +120,7 @@ class WorkerProcess:
             await self._finish()
             await self._pusher.drained(1.0)
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+            await self._end(background)
             await self._close()
         return RETIRED if self._retiring and not self._stopping.is_set() else 0
 
@@ -197,6 +195,19 @@ class WorkerProcess:
                 await asyncio.wait_for(self._release_stranded(), PATIENCE)
             except (psycopg.Error, TimeoutError) as error:
                 logger.warning("what was claimed last comes back when its lease runs out: %s", error)
+
+    async def _end(self, background: Collection[asyncio.Task[None]]) -> None:
+        """Cancels tasks until they are over. A library below one of them may swallow a cancellation, as
+        `asyncio.wait_for` itself does before Python 3.12 when what it waits for ends at that moment.
+        """
+        left = set(background)
+        for _ in range(4):
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=PATIENCE / 4)
+            if not left:
+                return
+        logger.warning("left behind: %s", ", ".join(task.get_name() for task in left))
 
     async def _close(self) -> None:
         self._heartbeat.stop()
@@ -281,6 +292,7 @@ class WorkerProcess:
     async def _claim(self, room: int) -> float | None:
         """Claims and launches; in how many seconds to look again, None to leave."""
         self._claimed_at = self._loop.time()
+        idle = not self._units
         if self._units.stranded:
             await self._release_stranded()
         sparing = [stranger for stranger in self._strangers if registry.serves(*stranger) is None]
@@ -299,7 +311,8 @@ class WorkerProcess:
         if self._options.burst and claimed:
             return 0  # a delivery may have made something due
         if self._options.burst and not self._units:
-            return None
+            # A unit that has ended meanwhile may have left a job that the claim could not see yet.
+            return None if idle else 0
         wait = conf.POLL_INTERVAL * random.uniform(0.8, 1.2)
         return wait if due is None else max(min(wait, due), 0.001)
 
