@@ -144,8 +144,7 @@ async def sweep(port: Port, tell: Tell = _nobody) -> dict[str, int]:
     ends the pass: it raises what the driver raised.
     """
     counts: dict[str, int] = {}
-    telling: dict[str, Callable[[Port], Awaitable[int]]] = {"runs": partial(mend_idle_runs, tell=tell)}
-    for name, one in {**SWEEPS, **telling}.items():
+    for name, one in (SWEEPS | {"runs": partial(mend_idle_runs, tell=tell)}).items():
         try:
             failpoints.hit("sweep.before")
             counts[name] = await one(port)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -49,7 +49,21 @@ def may_view(user: Any, run_id: UUID) -> bool:
 
 def require(user: Any, run_id: UUID) -> None:
     """Raises ``RunNotFound``, worded as for a run that does not exist, where ``user`` may not see it."""
-    if not may_view(user, run_id):
+    _require(run_id, viewable(user, [run_id]))
+
+
+def only(seen: Collection[UUID], command: Callable[[UUID], object]) -> Callable[[UUID], object]:
+    """The command for the runs that were seen; it raises as ``require`` does for any other."""
+
+    def command_if_seen(run_id: UUID) -> object:
+        _require(run_id, seen)
+        return command(run_id)
+
+    return command_if_seen
+
+
+def _require(run_id: UUID, seen: Collection[UUID]) -> None:
+    if run_id not in seen:
         raise RunNotFound(f"no run has the id {run_id}")
 
 

@@ -12,15 +12,8 @@ from tests.support import rows
 from tests.support.definitions import ORDER, PLAIN, WAITS
 from workflow import RunConflict, workflows
 from workflow.models import Job, Node, Run, RunEvent, Step
-from workflow.registry import registry
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _registry() -> Any:
-    with registry.isolated():
-        yield
 
 
 def test_a_run_that_has_not_begun() -> None:

@@ -32,12 +32,6 @@ from workflow.registry import registry
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(autouse=True)
-def _registry() -> Any:
-    with registry.isolated():
-        yield
-
-
 # --- what is written ----------------------------------------------------------------------------
 
 

@@ -20,15 +20,8 @@ from workflow import (
     workflows,
 )
 from workflow.models import Job, Node, Run
-from workflow.registry import registry
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _registry() -> Any:
-    with registry.isolated():
-        yield
 
 
 def test_a_thousand_runs_take_a_handful_of_statements() -> None:

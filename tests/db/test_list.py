@@ -12,16 +12,9 @@ from django.test.utils import CaptureQueriesContext
 from tests.support import rows
 from tests.support.definitions import ORDER, PLAIN
 from workflow import workflows
-from workflow.registry import registry
 from workflow.results import RunInfo
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _registry() -> Any:
-    with registry.isolated():
-        yield
 
 
 def dispatched(count: int, **options: Any) -> list[uuid.UUID]:

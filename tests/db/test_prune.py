@@ -15,15 +15,8 @@ from tests.support import rows
 from tests.support.definitions import ORDER, PLAIN, WAITS
 from workflow import workflows
 from workflow.models import Event, Job, Run, RunEvent, Step
-from workflow.registry import registry
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _registry() -> Any:
-    with registry.isolated():
-        yield
 
 
 def finished(days: float, status: str = "completed") -> uuid.UUID:

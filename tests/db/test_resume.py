@@ -13,15 +13,8 @@ from tests.support import rows
 from tests.support.definitions import ORDER, PLAIN, WAITS
 from workflow import PayloadInvalid, RunConflict, workflows
 from workflow.models import Job, Node, Run
-from workflow.registry import registry
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _registry() -> Any:
-    with registry.isolated():
-        yield
 
 
 def parked() -> Any:

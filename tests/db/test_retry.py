@@ -27,12 +27,6 @@ from workflow.registry import registry
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(autouse=True)
-def _registry() -> Any:
-    with registry.isolated():
-        yield
-
-
 def failed_order() -> Any:
     """`order` whose payment failed, after both reservations."""
     run_id = workflows.dispatch(ORDER, {"order_id": "o"}, queue="q", priority=2).run_id

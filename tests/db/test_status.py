@@ -15,17 +15,10 @@ from tests.support import rows
 from tests.support.definitions import ORDER, PHASES, PLAIN
 from workflow import RunNotFound, RunStatus, workflows
 from workflow.models import Node, Run
-from workflow.registry import registry
 
 pytestmark = pytest.mark.django_db
 
 MALFORMED = ["", "x", "1234", "0190-0000", 7, None, b"0", "\0", "\udcff", object(), {"id": 1}, "x" * 10_000]
-
-
-@pytest.fixture(autouse=True)
-def _registry() -> Any:
-    with registry.isolated():
-        yield
 
 
 def test_a_fresh_run_shows_its_whole_tree_in_order() -> None:

@@ -187,12 +187,8 @@ class RunAdmin(ReadOnlyAdmin):
     ) -> None:
         """Does it for each run and says how many were done, and how many were refused for which reason."""
         chosen = list(queryset.values_list("pk", flat=True)[: bulk.MOST + 1])
-
-        def seen_only(run_id: UUID) -> None:
-            viewing.require(request.user, run_id)
-            command(run_id)
-
-        outcome = bulk.each(chosen[: bulk.MOST], seen_only)
+        taken = chosen[: bulk.MOST]
+        outcome = bulk.each(taken, viewing.only(viewing.viewable(request.user, taken), command))
         if outcome.done:
             self.message_user(request, f"{_runs(outcome.done)} {done}.", messages.SUCCESS)
         for reason in outcome.reasons:

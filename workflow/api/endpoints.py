@@ -167,13 +167,7 @@ def _many(call: Call, command: bulk.Command) -> HttpResponse:
     seen = viewing.viewable(call.user, run_ids)
     if body.filter.ids is None:  # of those that were not named nothing is told
         run_ids = [run_id for run_id in run_ids if run_id in seen]
-
-    def seen_only(run_id: UUID) -> None:
-        if run_id not in seen:
-            raise RunNotFound(f"no run has the id {run_id}")
-        command(run_id)
-
-    outcome = bulk.each(run_ids, seen_only, dry_run=body.dry_run)
+    outcome = bulk.each(run_ids, viewing.only(seen, command), dry_run=body.dry_run)
     reasons = [
         schemas.Refusal(code=why.code, message=why.message, count=why.count, run_ids=why.run_ids)
         for why in outcome.reasons

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from workflow.sql import events
+
 # --- dispatch -----------------------------------------------------------------------------------
 
 DISPATCH: Final = "SELECT workflow_dispatch_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
@@ -347,7 +349,7 @@ own `resumed` follows when it is called again.
 
 # --- events -------------------------------------------------------------------------------------
 
-PUBLISH: Final = """
+PUBLISH: Final = f"""
 WITH event AS (
     INSERT INTO workflow_event (id, type, correlation, payload, event_id, xact)
     VALUES (%s, %s, %s, %s::jsonb, %s, pg_current_xact_id()::text::bigint)
@@ -355,7 +357,7 @@ WITH event AS (
     RETURNING id
 )
 INSERT INTO workflow_job (id, kind, node_id, queue, priority, available_at)
-SELECT %s::uuid, 'deliver', event.id, '#events', 1000, now() FROM event
+SELECT %s::uuid, 'deliver', event.id, {events.QUEUE}, {events.PRIORITY}, now() FROM event
 """
 """Adds an event and the job that delivers it; nothing when its event_id is there already.
 

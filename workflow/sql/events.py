@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+QUEUE: Final = "'#events'"
+PRIORITY: Final = "1000"
+"""Of deliveries and checks, as SQL: `states.EVENTS_QUEUE`, which every worker serves and nobody can pause."""
+
 UNIT_NODE: Final = "(left({run}::text, 31) || lpad(to_hex({ordinal}), 5, '0'))::uuid"
 """SQL for the node id of an ordinal (see `workflow.ids`)."""
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from workflow.sql import events
+
 _LIVE: Final = "('pending', 'running', 'waiting')"
 
 LOCK_RUNS: Final = """
@@ -197,11 +199,11 @@ JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 WHERE j.id = x.job AND j.lease_token IS NOT DISTINCT FROM x.token
 """
 
-INSERT_JOBS: Final = """
+INSERT_JOBS: Final = f"""
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
 SELECT x.id, x.kind, CASE WHEN x.kind <> 'check' THEN x.run END, x.node,
-       CASE WHEN x.kind = 'check' THEN '#events' ELSE r.queue END,
-       CASE WHEN x.kind = 'check' THEN 1000 ELSE r.priority END,
+       CASE WHEN x.kind = 'check' THEN {events.QUEUE} ELSE r.queue END,
+       CASE WHEN x.kind = 'check' THEN {events.PRIORITY} ELSE r.priority END,
        now() + x.delay * interval '1 second'
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[], %s::float8[])
      AS x(boundary, run, id, kind, node, delay)
@@ -212,7 +214,7 @@ ON CONFLICT (run_id, node_id) DO NOTHING
 being added when the wait is over. It is in the queue of deliveries: were it in the run's, and that paused, then the
 wait's deadline could pass although its event was there in time."""
 
-CHECK_STEPS: Final = """
+CHECK_STEPS: Final = f"""
 WITH parked AS MATERIALIZED (
     SELECT s.id, s.status, s.node_id, x.job, r.id AS run
     FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[])
@@ -227,7 +229,7 @@ WITH parked AS MATERIALIZED (
     FROM parked WHERE parked.status = 'completed' AND j.id = parked.job AND (j.lease_token IS NULL)::int = 1
 )
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
-SELECT gen_random_uuid(), 'check', parked.run, parked.id, '#events', 1000, now()
+SELECT gen_random_uuid(), 'check', parked.run, parked.id, {events.QUEUE}, {events.PRIORITY}, now()
 FROM parked WHERE parked.status = 'waiting'
 ON CONFLICT (run_id, node_id) DO NOTHING
 """

@@ -216,8 +216,7 @@ class WorkerProcess:
             await asyncio.wait_for(self._rest.run([(workers_sql.STOPPED, (self.id,))]), PATIENCE)
         except (psycopg.Error, TimeoutError) as error:
             logger.info("could not sign off: %s", error)
-        for port in (self._committing, self._claims, self._rest):
-            await port.close(PATIENCE)
+        await asyncio.gather(*(port.close(PATIENCE) for port in (self._committing, self._claims, self._rest)))
         self._pool.close()
         settled = f"{self.committer.boundaries} boundar{'y' if self.committer.boundaries == 1 else 'ies'}"
         commits = counted(self.committer.commits, "commit")
