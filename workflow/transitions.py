@@ -55,7 +55,7 @@ def send(rows: Sequence[Row], using: str) -> None:
     Keywords: ``run_id``, ``workflow`` and ``version``; ``seq``, ``name``, ``node`` (a path, None for the run
     itself), ``at`` (aware) and ``data`` (a dict, as stored) of the history entry; ``attempt`` (None where there is
     none); ``seconds`` that a node or run which is over took, from its start, else None. The sender is ``Run``.
-    What a receiver raises is logged by Django and harms nobody. Raises ``DatabaseError`` where what is missing in
+    What a receiver raises is logged and harms nobody. Raises ``DatabaseError`` where what is missing in
     the rows can't be read; nobody was told then.
     """
     told = [(uuid.UUID(str(row[0])), *row[1:]) for row in rows if row[2] not in NO_TRANSITIONS]
@@ -79,7 +79,7 @@ def send(rows: Sequence[Row], using: str) -> None:
             continue
         of_node = of_run if node is None else times.get((run_id, node), (None, None))
         try:
-            transitioned.send_robust(
+            answers = transitioned.send_robust(
                 sender=Run,
                 run_id=run_id,
                 workflow=workflow,
@@ -94,6 +94,10 @@ def send(rows: Sequence[Row], using: str) -> None:
             )
         except (SystemExit, GeneratorExit):  # Django lets pass what is no Exception
             logger.exception("a receiver of signals tried to leave")
+            continue
+        for receiver, answer in answers:  # Django's own logger for these is silent in production by default
+            if isinstance(answer, Exception):
+                logger.error("a receiver of signals failed: %r", receiver, exc_info=answer)
 
 
 def _times(
