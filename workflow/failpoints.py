@@ -21,6 +21,7 @@ from django.db import OperationalError
 NAMES = (
     "claim.before",
     "claim.after",
+    "claim.opened",
     "settle.before",
     "settle.answer",
     "settle.after",

@@ -96,6 +96,11 @@ def node_id_text(run_id_text: str, ordinal: int) -> str:
     return f"{run_id_text[:-_ORDINAL_DIGITS]}{ordinal:05x}"
 
 
+def ending(ordinal: int) -> str:
+    """How the canonical text of the node's id ends: its part of it, the rest is the run's."""
+    return f"{ordinal:0{_ORDINAL_DIGITS}x}"
+
+
 def run_of(node_id: UUID) -> UUID:
     """The id of the run that a node belongs to."""
     return UUID(int=node_id.int & ~MAX_ORDINAL)

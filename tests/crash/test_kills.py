@@ -19,6 +19,7 @@ ON_THE_WAY = [
     "claim.before",
     "claim.after",
     "claim.after@4",
+    "claim.opened",
     "settle.before:run-running",
     "settle.after:run-running",
     "settle.before:running-completed",
@@ -77,10 +78,15 @@ ON_THE_WAY_BACK = [
 ]
 
 
+def tour_past(place: str) -> str:
+    """The tour that comes by there. A run is begun by its claim, where no gate keeps it from that."""
+    return "gated-tour" if place.endswith("run-running") else "tour"
+
+
 def killed(workers: Launcher, place: str, script: dict[str, list[str]] | None = None) -> RunHandle:
     """A tour whose first worker dies at that place; finished by a second one."""
     name, _, nth = place.partition("@")
-    handle = dispatch("tour", script)
+    handle = dispatch(tour_past(name), script)
     workflows.publish("tour.go", {"went": True}, correlation=key_of(handle))
     first = workers.start(f"{name}=kill@{nth or 1}")
     assert first.wait() == -signal.SIGKILL, first.said()

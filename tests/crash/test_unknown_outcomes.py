@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.crash.test_kills import tour_past
 from tests.support import invariants
 from tests.support.crash import calls, dispatch, finished, key_of, node, status
 from tests.support.workers import Launcher
@@ -36,7 +37,7 @@ KINDS = [
 def test_a_boundary_whose_answer_is_lost_counts_once(workers: Launcher, kind: str) -> None:
     name, _, nth = kind.partition("@")
     worker = workers.start(f"settle.answer:{name}=lose@{nth or 1}")
-    handle = dispatch("tour", {"tour.last.end": ["fail", "fatal"]})
+    handle = dispatch(tour_past(name), {"tour.last.end": ["fail", "fatal"]})
     workflows.publish("tour.go", correlation=key_of(handle))
     finished(handle)
     assert status(handle) == states.COMPENSATED

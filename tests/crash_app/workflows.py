@@ -5,22 +5,24 @@ from __future__ import annotations
 from tests.crash_app import gates
 from tests.crash_app.parts import act
 from tests.crash_app.trees import COUNT, random_workflow
-from workflow import Stage, WaitFor, Workflow, parallel
+from workflow import Pipeline, Stage, WaitFor, Workflow, parallel
 
-tour = Workflow(
-    "tour",
-    stages=[
-        Stage("one", actions=[act("plain")]),
-        Stage(
-            "two",
-            actions=[parallel(act("async", "async"), act("queued", via="queue")), act("atomic", "atomic")],
-        ),
-        Stage("three", actions=[act("steps", "steps")]),
-        Stage("wait", wait_for=WaitFor("tour.go", correlate="key")),
-        Stage("last", actions=[act("end")]),
-    ],
+_SIGHTS = [
+    Stage(
+        "two",
+        actions=[parallel(act("async", "async"), act("queued", via="queue")), act("atomic", "atomic")],
+    ),
+    Stage("three", actions=[act("steps", "steps")]),
+    Stage("wait", wait_for=WaitFor("tour.go", correlate="key")),
+    Stage("last", actions=[act("end")]),
+]
+tour = Workflow("tour", stages=[Stage("one", actions=[act("plain")]), *_SIGHTS])
+"""Meets every kind of boundary once; its claim begins it."""
+gated_tour = Workflow(
+    "gated-tour",
+    pipelines=[Pipeline("tour", stages=[Stage("one", actions=[act("plain", when=gates.plain)]), *_SIGHTS])],
 )
-"""Meets every kind of boundary once."""
+"""The same, begun by a boundary of its own, since its first action has a gate."""
 
 plain = Workflow("plain", stages=[Stage("s", actions=[act("a")])])
 calm = Workflow("calm", stages=[Stage("s", actions=[act("a", "async")])])

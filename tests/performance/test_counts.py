@@ -24,6 +24,7 @@ from workflow import Action, Stage, Workflow, workflows
 from workflow.models import Run
 from workflow.registry import registry
 from workflow.sql import claim as claim_sql
+from workflow.sql import openings as openings_sql
 from workflow.sql import settle as settle_sql
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import AsyncPort, connection_parameters
@@ -103,8 +104,8 @@ def test_a_boundary_is_four_statements_in_one_transaction(transactions: list[tup
         settle_sql.UPDATE_NODES,
         settle_sql.INSERT_HISTORY,
     ]
-    # It starts with its first action; each action ends with the next one; the last ends the run and its job.
-    assert settled == [*[boundary] * 5, [*boundary, settle_sql.DELETE_JOBS]]
+    # Its claim begins it with its first action; each action ends with the next one; the last ends run and job.
+    assert settled == [*[boundary] * 4, [*boundary, settle_sql.DELETE_JOBS]]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -115,9 +116,8 @@ def test_a_run_that_comes_alone_is_claimed_once(
     workflows.dispatch("five", {})
     work(concurrency=10)
     claims = [statements for name, statements in transactions if name == CLAIM]
-    assert all(
-        statements == [claim_sql.CLAIM, claim_sql.CLAIMED_RUNS, claim_sql.NEXT_DUE] for statements in claims
-    )
+    claim = [claim_sql.CLAIM, openings_sql.OPEN_RUNS, claim_sql.CLAIMED_RUNS, claim_sql.NEXT_DUE]
+    assert all(statements == claim for statements in claims)
     # The one that finds it, one after it, one when the doorbell has begun to listen, and the burst's last look.
     assert len(claims) <= 4
 
@@ -205,7 +205,7 @@ def test_rows_written_for_a_run_of_five_actions() -> None:
 
     spent = eventually(counted)
     assert spent["run.ins"] == runs
-    assert spent["run.upd"] == 6 * runs  # one for each boundary
+    assert spent["run.upd"] == 6 * runs  # begun by its claim, and one for each boundary
     assert spent["node.ins"] == NODES * runs
     assert spent["node.upd"] == 2 * NODES * runs  # each starts and completes
     assert spent["job.ins"] == spent["job.upd"] == runs  # claimed once, no stamp while the unit is alone

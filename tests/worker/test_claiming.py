@@ -218,7 +218,7 @@ def test_one_job_that_cannot_be_taken_up_keeps_no_other_from_its_turn(workers: L
 
 
 def test_a_run_that_the_engine_can_never_go_on_with_ends_in_a_clear_error(workers: Launcher) -> None:
-    handle = dispatch("plain")
+    handle = dispatch("gated-tour")
     workers.start("settle.before:run-running=raise")
 
     def over() -> bool:

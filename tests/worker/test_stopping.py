@@ -114,13 +114,13 @@ def test_a_second_signal_leaves_now(workers: Launcher) -> None:
 def test_a_commit_that_the_server_does_not_answer_keeps_no_worker(workers: Launcher) -> None:
     """As when it waits for a standby that is lost: neither the grace's end nor a second signal could come through."""
     worker = workers.start(settings={"SHUTDOWN_GRACE": 1})
-    handle = dispatch("plain", {"plain.s.a": ["sleep:2"]})
-    called(handle, "plain.s.a")
+    handle = dispatch("pair", {"pair.s.b": ["sleep:2"]})
+    called(handle, "pair.s.b")
     # What its settling connection has said last: that the action began.
     (settling,) = sessions("query LIKE '%INSERT INTO workflow_runevent%' AND pid <> pg_backend_pid()")
     os.kill(settling, signal.SIGSTOP)
     try:
-        eventually(lambda: calls(handle, "plain.s.a")[0][2])
+        eventually(lambda: calls(handle, "pair.s.b")[0][2])
         worker.send(signal.SIGTERM)
         begun = time.monotonic()
         assert worker.wait() == 0

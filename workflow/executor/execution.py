@@ -136,9 +136,11 @@ class Execution:
         move = self._plan.begin()
         facts: list[Fact] = []
         refusals = 0
+        settled = self.claim.opened is not None  # the claim has settled it
+        self.claim.started = True
         while True:
             try:
-                settled = await self._settle(move.boundary)
+                settled = settled or await self._settle(move.boundary)
             except Rejected as rejected:
                 refusals += 1
                 if refusals > MAX_REFUSALS:
@@ -149,6 +151,7 @@ class Execution:
             if not settled or self._is_lost():
                 self.lose(self.lost or await self._why_lost())
                 return
+            settled = False
             if move.done:
                 return
             self._launch(move)

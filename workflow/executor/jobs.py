@@ -20,6 +20,7 @@ from workflow.executor.runtime import Runtime
 from workflow.failures import clean_text
 from workflow.plan import Boundary, HistoryEntry, compact, fault
 from workflow.plan.boundary import DELETE
+from workflow.plan.faults import UNBEGUN
 from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store import events as events_store
@@ -150,7 +151,7 @@ async def give_back(claim: Claim, lease: Lease, error: Exception, runtime: Runti
         await claims_store.release(runtime.port, [claim], delay=1.0, refund=True)
         return
     logger.error("job %s of run %s: the engine failed", claim.job_id, claim.run_id, exc_info=error)
-    before = re.match(rf"{ENGINE_FAILED} (\d+):", claim.last_error)
+    before = re.match(rf"(?:{UNBEGUN}: )?{ENGINE_FAILED} (\d+):", claim.last_error)
     count = 1 + (int(before[1]) if before else 0)
     what = f"{type(error).__name__}: {clean_text(error, 500)}"
     if count >= MAX_FAILURES:

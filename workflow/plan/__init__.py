@@ -28,6 +28,7 @@ from workflow.plan.boundary import (
 )
 from workflow.plan.faults import compact, fault
 from workflow.plan.forward import Unit
+from workflow.plan.opening import opening
 from workflow.plan.snapshot import NodeSnapshot, RunSnapshot, fold, nest, seed
 
 __all__ = [
@@ -58,5 +59,6 @@ __all__ = [
     "fault",
     "fold",
     "nest",
+    "opening",
     "seed",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from workflow.errors import FailureCode
 
@@ -35,6 +35,15 @@ def loss(last_error: str) -> FailureCode | None:
         if last_error.startswith(code):
             return code
     return None
+
+
+UNBEGUN: Final = "UNBEGUN"
+"""What a job says first that was given back with its run begun, but none of its handlers."""
+
+
+def is_unbegun(last_error: str) -> bool:
+    """Whether the attempts that are `running` have not begun: nothing of them is lost, and they count as they are."""
+    return last_error.startswith(UNBEGUN)
 
 
 def reason(error: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ from workflow.plan.boundary import (
     Suspended,
     Timer,
 )
-from workflow.plan.faults import Unfit, compact, fault, loss, reason
+from workflow.plan.faults import Unfit, compact, fault, is_unbegun, loss, reason
 from workflow.plan.losses import verdict
 from workflow.plan.outputs import validated
 from workflow.plan.settling import Settling
@@ -324,6 +324,9 @@ class Unit(Settling):
 
     def _lost(self, ordinal: int) -> None:
         """An attempt that is `running` at the claim died with its worker; the reason is on the job."""
+        if is_unbegun(self.run.last_error):
+            self._launch(ordinal)
+            return
         code = loss(self.run.last_error) or FailureCode.LEASE_HEARTBEAT_LOST
         message = f"attempt {self.attempt[ordinal]} was lost with its worker ({self.run.last_error or code})"
         error = fault(code, message, self.tree.nodes[ordinal].path)

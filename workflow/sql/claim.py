@@ -149,8 +149,11 @@ WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease
 
 RELEASE_STRANDED: Final = """
 UPDATE workflow_job AS j
-SET lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL, attempt = greatest(j.attempt - 1, 0)
+SET lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL, attempt = greatest(j.attempt - 1, 0),
+    last_error = CASE WHEN EXISTS (SELECT FROM workflow_run AS r WHERE r.id = j.run_id AND r.boundary = j.lease_token)
+                      THEN 'UNBEGUN: the claim was never answered' ELSE j.last_error END
 WHERE j.worker_id = %s::uuid AND j.lease_token IS NOT NULL AND j.lease_token <> ALL(%s::uuid[])
 RETURNING j.id
 """
-"""Gives back what a worker has claimed without knowing it: all of its jobs but those whose tokens it knows."""
+"""Gives back what a worker has claimed without knowing it: all of its jobs but those whose tokens it knows. A run that
+such a claim has begun says so by its stamp: its handlers were never called."""

@@ -11,13 +11,15 @@ from uuid import UUID
 from workflow import failpoints, ids, states
 from workflow.definitions import Tree
 from workflow.plan import NodeSnapshot, RunSnapshot
+from workflow.plan.faults import UNBEGUN, is_unbegun
 from workflow.plan.snapshot import StepSnapshot, needed
 from workflow.sql import claim as sql
 from workflow.sql import ledger as ledger_sql
 from workflow.sql.arrays import plain, texts
+from workflow.store.openings import Key, Openings
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
-from workflow.store.settle import Lease
+from workflow.store.settle import Lease, Settlement
 
 
 @dataclass(slots=True)
@@ -49,11 +51,22 @@ class Claim:
     attempt: int
     last_error: str
     run: ClaimedRun | None = None
+    opened: tuple[int, Any] | None = None
+    """Of a run that the claim itself has begun: the run's seq since, and the transaction's `now()`. `run` is as it was
+    before."""
+    started: bool = False
+    """Whether user code may have been called for it."""
 
     @property
     def ordinal(self) -> int:
         """The unit's ordinal in the run's own tree."""
         return ids.ordinal_of_text(self.node_id)
+
+    @property
+    def key(self) -> Key:
+        """Of the run's definition."""
+        assert self.run is not None
+        return self.run.workflow, self.run.version, self.run.fingerprint
 
     def lease(self, places: tuple[int, ...] | None = None) -> Lease:
         """What every write of the unit carries."""
@@ -68,9 +81,11 @@ async def claim(
     queues: Sequence[str] | None,
     run_id: str | None = None,
     sparing: Collection[tuple[str, int]] = (),
+    openings: Openings | None = None,
 ) -> tuple[list[Claim], float | None]:
     """Takes up to `limit` due jobs, with `run_id` only of that run (and of none), else none of the `sparing`,
-    which are versions of workflows. Jobs of paused queues are left where they are.
+    which are versions of workflows. Jobs of paused queues are left where they are. Fresh runs whose definition is
+    among the `openings` are begun at once.
 
     Also tells in how many seconds the next one comes due, or a pause ends; None for never.
     """
@@ -82,20 +97,44 @@ async def claim(
         workflows, versions = texts([name for name, _ in sparing]), plain([number for _, number in sparing])
         which = (sql.CLAIM_SPARING, (workflows, versions, limit, names, names, limit, worker_id))
     failpoints.hit("claim.before")
-    rows, runs, due = await port.run(
+    opening = None if openings is None else openings.statement(worker_id)
+    rows, *opened, runs, due = await port.run(
         [
             which,
+            *([] if opening is None else [opening]),
             (sql.CLAIMED_RUNS, (worker_id,)),
             (sql.NEXT_DUE, (names, names, names, names)),
         ]
     )
-    by_id = {row[0]: ClaimedRun(*row) for row in runs}
-    claimed = [Claim(*row[:7]) for row in rows]
-    for each in claimed:
-        each.run = by_id.get(each.run_id or "")
+    claimed = [Claim(*row) for row in rows]
+    _match(claimed, runs, opened[0] if opened else [])
     if claimed:
         failpoints.hit("claim.after")
+    if any(each.opened for each in claimed):
+        failpoints.hit("claim.opened")
     return claimed, due[0][0]
+
+
+def _match(claimed: Iterable[Claim], runs: Rows, opened: Rows) -> None:
+    by_id = {row[0]: ClaimedRun(*row) for row in runs}
+    begun = {run_id: (seq, at) for run_id, seq, at, _ in opened}
+    for claim in claimed:
+        claim.run = by_id.get(claim.run_id or "")
+        claim.opened = begun.get(claim.run_id or "")
+        if claim.run is not None and claim.opened is not None:
+            claim.run.status = states.PENDING
+
+
+def opened(claims: Iterable[Claim], openings: Openings) -> list[Settlement]:
+    """What a claim has settled for the runs that it has begun; the `openings` are told of all fresh ones."""
+    settled = []
+    for claim in claims:
+        if claim.opened is not None:
+            seq, at = claim.opened
+            settled.append(Settlement(claim.lease(), openings.boundary(claim.key), seq=seq, at=at))
+        if claim.run is not None and claim.run.status == states.PENDING:
+            openings.met(claim.key)
+    return settled
 
 
 async def read_again(port: Port, claimed: Claim) -> None:
@@ -211,7 +250,7 @@ def _places(tree: Tree, rows: list[tuple[Any, ...]]) -> tuple[int, ...]:
 async def release(
     port: Port, claims: Iterable[Claim], *, delay: float, refund: bool, reason: str | None = None
 ) -> None:
-    """Gives claimed jobs back unbegun, due after `delay` seconds; `refund` gives their attempt back too."""
+    """Gives claimed jobs back, due after `delay` seconds; `refund` gives their attempt back too."""
     claims = list(claims)
     failpoints.hit("release.before")
     parameters = (
@@ -219,9 +258,18 @@ async def release(
         plain([c.token for c in claims]),
         plain([delay for _ in claims]),
         plain([int(refund) for _ in claims]),
-        texts([reason for _ in claims]),
+        texts([_told(c, reason) for c in claims]),
     )
     await port.run([(sql.RELEASE, parameters)])
+
+
+def _told(claim: Claim, reason: str | None) -> str | None:
+    """What the job is to say, None for what it says already. What has not begun stays so until it is started."""
+    if claim.opened is None and not is_unbegun(claim.last_error):
+        return reason
+    if claim.started:
+        return reason or ""
+    return f"{UNBEGUN}: {reason or 'given back by its worker'}"
 
 
 async def release_stranded(port: Port, worker_id: str, known: Iterable[str]) -> int:

@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -22,6 +23,7 @@ from workflow.registry import registry
 from workflow.sql import workers as workers_sql
 from workflow.store import claims as claims_store
 from workflow.store.committer import Committer
+from workflow.store.openings import Openings
 from workflow.store.ports import AsyncPort, connection_parameters
 from workflow.store.trouble import is_connection_lost
 from workflow.transports.postgres import doorbell_class
@@ -81,6 +83,7 @@ class WorkerProcess:
         """When the latest claim began, on the loop's clock."""
         self._strangers: set[tuple[str, int]] = set()
         """Versions of workflows that were met and are not served here: their jobs are left to other workers."""
+        self._openings = Openings(registry.all())
         self._outage = Outage()
         self._committing = AsyncPort(lambda: parameters, "workflow settle")
         self._claims = AsyncPort(lambda: parameters, "workflow claim")
@@ -295,9 +298,7 @@ class WorkerProcess:
         if self._units.stranded:
             await self._release_stranded()
         sparing = [stranger for stranger in self._strangers if registry.serves(*stranger) is None]
-        claimed, due = await claims_store.claim(
-            self._claims, self.id, room, self._options.queues, sparing=sparing
-        )
+        claimed, due = await self._take(room, sparing)
         self._outage.back()
         if self._stopping.is_set():
             await claims_store.release(self._claims, claimed, delay=0.0, refund=True)
@@ -314,6 +315,24 @@ class WorkerProcess:
             return None if idle else 0
         wait = conf.POLL_INTERVAL * random.uniform(0.8, 1.2)
         return wait if due is None else max(min(wait, due), 0.001)
+
+    async def _take(
+        self, room: int, sparing: Collection[tuple[str, int]]
+    ) -> tuple[list[claims_store.Claim], float | None]:
+        """The claim, which begins fresh runs as well. One that the database refuses is made again without that: so a
+        run that cannot be begun (a trigger that raises, a row that somebody has locked) keeps no other.
+        """
+        ask = partial(claims_store.claim, self._claims, self.id, room, self._options.queues, sparing=sparing)
+        try:
+            claimed, due = await ask(openings=self._openings)
+        except psycopg.Error as error:
+            if is_connection_lost(error):
+                raise
+            logger.warning("for a while no run is begun by its claim: %s", error)
+            self._openings.rest()
+            return await ask()
+        self._pusher.announce(claims_store.opened(claimed, self._openings))
+        return claimed, due
 
     async def _release_stranded(self) -> None:
         """A claim whose answer was lost may have been committed: whatever nobody drives goes back."""

@@ -111,6 +111,13 @@ class Scene:
         self.workers.crash(actor, code)
         self.wait()
 
+    def give_back_unbegun(self, actor: Actor) -> None:
+        """The claim that has begun the run is never answered: its worker gives the job back without an attempt."""
+        self.workers.actors.remove(actor)
+        job = self.db.jobs[actor.lease.ordinal]
+        job.token, job.attempt = None, job.attempt - 1
+        job.last_error = "UNBEGUN: the claim was never answered"
+
     def wait(self, seconds: float = 3600.0) -> None:
         self.db.now += seconds
 
