@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from django.contrib.postgres.functions import TransactionNow
-from django.db.models import Q
+from django.db.models import Min, Q
 from pydantic import BaseModel, ConfigDict
 
 from workflow import states, workflows
 from workflow.conf import conf
-from workflow.models import PausedQueue, Run
+from workflow.models import Job, PausedQueue, Run
 from workflow.results import PausedQueueInfo
 from workflow.sql import overview as sql
 from workflow.sql.arrays import plain
+from workflow.steps import FOR_EVER
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort
 from workflow.store.workers import Unserved, silent_after, unserved_now
@@ -156,6 +157,17 @@ def pause_of_run(run_id: UUID) -> PausedQueueInfo | None:
     in_effect = Q(until__isnull=True) | Q(until__gt=TransactionNow())
     row = PausedQueue.objects.using(conf.DATABASE).filter(in_effect, queue__in=queues).values().first()
     return None if row is None else PausedQueueInfo(**row)
+
+
+def due_of_run(run_id: UUID) -> datetime | None:
+    """When a run goes on of which nothing is at work or due: after a delay, a backoff or a sleep, at its next poll."""
+    jobs = Job.objects.using(conf.DATABASE).filter(run_id=run_id)
+    if jobs.filter(Q(lease_token__isnull=False) | Q(available_at__lte=TransactionNow())).exists():
+        return None
+    # What waits for an event without an end has a time, too, but one that is not meant to come.
+    in_time = jobs.filter(available_at__lt=TransactionNow() + timedelta(seconds=FOR_EVER / 2))
+    found: datetime | None = in_time.aggregate(due=Min("available_at"))["due"]
+    return found
 
 
 def _statements() -> list[Statement]:

@@ -1,4 +1,4 @@
-"""What a run is waiting for, in lines for people: events that wait stages and durable steps are parked on."""
+"""What a run is waiting for, in lines for people: events that wait stages and durable steps are parked on, and time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from uuid import UUID
 from workflow import states
 from workflow.conf import conf
 from workflow.models import Node, Run, Step
+from workflow.overview import due_of_run
 from workflow.redact import masks, redact_text, secrets_of, under_its_key
 from workflow.results import RunStatus
 from workflow.terminal import moment, one_line
@@ -19,15 +20,22 @@ MOST: Final = 10
 
 
 def wait_lines(status: RunStatus) -> list[str]:
-    """One printable line for each event that the run waits for, the oldest wait first; none for most runs.
+    """One printable line for each event that the run waits for, the oldest wait first, and one for when it goes on by
+    itself if nothing of it is at work until then; none for most runs.
 
     "waits for    email.confirmed about ann@example.org, until 2026-03-05 11:59:50 (signup.confirmed)"
+    "goes on      2026-03-05 12:30:00"
     """
-    run_id = status.run.id
-    if status.run.status not in states.RUN_LIVE or all(
-        node.status != states.WAITING for node in status.nodes
-    ):
+    if status.run.status not in states.RUN_LIVE:
         return []
+    due = due_of_run(status.run.id)
+    goes_on = [] if due is None else [f"{'goes on':<12} {moment(due)}"]
+    if all(node.status != states.WAITING for node in status.nodes):
+        return goes_on
+    return _events(status.run.id) + goes_on
+
+
+def _events(run_id: UUID) -> list[str]:
     found = [*_nodes(run_id), *_steps(run_id)]
     mask = _masking(run_id) if any(correlation for _, _, correlation, _ in found) else str
     lines = []

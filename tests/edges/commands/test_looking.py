@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.test import override_settings
+from django.utils import timezone
 
 from tests.edges.commands.conftest import call, end, park
 from workflow import Stage, WaitFor, Workflow, parallel, states, workflows
-from workflow.models import Node
+from workflow.models import Job, Node
 from workflow.registry import registry
 from workflow.results import RunStatus
 from workflow.testing import drain
@@ -121,6 +122,25 @@ class TestStatus:
         assert "waits for    tea.cooled\\x1b (commands-pour.pour.pour#run, step cooled)\n" in shown
         workflows.cancel(handle.run_id)
         assert "waits for" not in call("workflow:status", handle.run_id)
+
+    def test_when_a_run_goes_on_by_itself_is_said_while_nothing_of_it_is_at_work(self):
+        handle = workflows.dispatch("commands-free", None, delay=3600)
+        job = Job.objects.get(run_id=handle.run_id)
+        line = f"goes on      {timezone.localtime(job.available_at):%Y-%m-%d %H:%M:%S}"
+        assert line in call("workflow:status", handle.run_id).splitlines()
+        Job.objects.filter(pk=job.pk).update(available_at=timezone.now() - timedelta(hours=1))
+        assert "goes on" not in call("workflow:status", handle.run_id)
+        drain(handle.run_id)
+        assert "goes on" not in call("workflow:status", handle.run_id)
+
+    def test_a_step_without_an_end_goes_on_at_no_time_of_its_own(self):
+        def pour(state: dict[str, Any], ctx: Any) -> None:
+            ctx.step.wait_event("cooled", "tea.cooled", timeout=None)
+
+        with registry.isolated():
+            handle = workflows.dispatch(Workflow("commands-pour", stages=[Stage("pour", run=pour)]))
+            drain(handle.run_id)
+        assert "goes on" not in call("workflow:status", handle.run_id)
 
     def test_of_many_waits_the_first_are_shown(self):
         waits = [Stage(f"w{number}", wait_for=WaitFor(f"tea.{number}")) for number in range(12)]
