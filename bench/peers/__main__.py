@@ -101,7 +101,14 @@ def _arguments() -> argparse.Namespace:
         "--latencies", type=int, default=30, help="workflows timed one at a time (default 30)"
     )
     parser.add_argument("--quick", action="store_true", help="one process each, each engine in one setting")
-    parser.add_argument("--only", action="append", metavar="ENGINE", help="may be given several times")
+    engines = list(dict.fromkeys(contender.engine for contender in CONTENDERS))
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=engines,
+        metavar="ENGINE",
+        help=f"of {', '.join(engines)}; repeatable",
+    )
     parser.add_argument(
         "--no-write", action="store_true", help="leave docs/performance/results.json as it is"
     )
