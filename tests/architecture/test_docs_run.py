@@ -64,9 +64,11 @@ def use(names: dict[str, Any], known: set[str]) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("_registry")
+@pytest.mark.filterwarnings("ignore:XDG_RUNTIME_DIR")  # of a library that the embedded server brings along
 @pytest.mark.parametrize("name", SHOWN)
-def test_the_blocks_of_a_page_run_one_after_another(name: str) -> None:
-    names: dict[str, Any] = {"__name__": "shown", "INSTALLED_APPS": ["django.contrib.auth"]}
+def test_the_blocks_of_a_page_run_one_after_another(name: str, tmp_path: Path) -> None:
+    settings = {"INSTALLED_APPS": ["django.contrib.auth"], "BASE_DIR": tmp_path}
+    names: dict[str, Any] = {"__name__": "shown", **settings}
     found = blocks(ROOT / name)
     assert found
     for line, code in found:
@@ -74,6 +76,8 @@ def test_the_blocks_of_a_page_run_one_after_another(name: str) -> None:
         # Padded, so that a traceback names the page's own line.
         exec(compile("\n" * (line - 1) + code, str(ROOT / name), "exec"), names)
         use(names, known)
+    if "embedded" in names:  # the server that a page has started
+        names["embedded"].cleanup()
 
 
 @pytest.mark.parametrize("name", SHOWN)
