@@ -108,6 +108,7 @@ class _InlineRuntime:
     def __init__(self) -> None:
         self.id = str(ids.new_id())
         self.port = DjangoPort()
+        self.mover = None
         self.deadline = float("inf")
         self._started: list[Attempt | Question] = []
 

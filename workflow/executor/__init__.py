@@ -5,6 +5,7 @@ from workflow.executor.connections import clean_connections
 from workflow.executor.execution import Execution
 from workflow.executor.ghosts import ghosts
 from workflow.executor.jobs import execute, give_back
+from workflow.executor.moving import Mover
 from workflow.executor.questions import Question
 from workflow.executor.runtime import Runtime
 
@@ -12,6 +13,7 @@ __all__ = [
     "Attempt",
     "Desk",
     "Execution",
+    "Mover",
     "Question",
     "Runtime",
     "clean_connections",

@@ -7,8 +7,9 @@ writes nothing but boundaries: one that is refused ends it, since its lease is g
 from __future__ import annotations
 
 import logging
+import time
 from asyncio import TimerHandle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from workflow import states
 from workflow.definitions import Action, Stage, Workflow
@@ -60,9 +61,12 @@ class Execution:
         self.stopping = False
         self.lost: str | None = None
         self.timer: TimerHandle | None = None
+        self.claimed_at = self.since = time.monotonic()
+        """Since when it has the job, and since when as the node that it is now, on this process's own clock."""
         self.wake: Callable[[], None] = _nobody
         """Set by a runtime that waits for facts; called whenever there may be something to do."""
         self._runtime = runtime
+        self._mover = None if run.places is not None else runtime.mover
         self._plan = self._make_plan(run)
 
     def _make_plan(self, run: RunSnapshot) -> Unit | Undo:
@@ -133,8 +137,8 @@ class Execution:
 
     async def run(self) -> None:
         """Drives the unit until it lets go of its job, or has lost it."""
-        move = self._plan.begin()
         facts: list[Fact] = []
+        move = self._next(facts)
         refusals = 0
         settled = self.claim.opened is not None  # the claim has settled it
         self.claim.started = True
@@ -145,13 +149,21 @@ class Execution:
                 refusals += 1
                 if refusals > MAX_REFUSALS:
                     raise
+                self._take(-len(move.boundary.moves))
                 move, facts = await self._plan_anew(rejected, facts), []
                 continue
             refusals = 0
             if not settled or self._is_lost():
-                self.lose(self.lost or await self._why_lost())
+                reason = self.lost or await self._loss()
+                if reason is None and move.boundary.moves:
+                    self._take(-len(move.boundary.moves))
+                    move, facts = await self._plan_unmoved(facts), []
+                    continue
+                self.lose(reason or LEASE_LOST)  # whatever its handlers returned does not count
                 return
             settled = False
+            if move.boundary.moves:
+                self._moved(move.boundary)
             if move.done:
                 return
             self._launch(move)
@@ -161,14 +173,23 @@ class Execution:
             facts = await self._runtime.facts(self)
             if self._is_lost():
                 return
-            move = self._plan.advance(facts) if facts else Move()
+            move = self._next(facts) if facts else Move()
 
-    async def _why_lost(self) -> str:
-        """A boundary was refused: whatever the unit's handlers returned does not count."""
+    def _next(self, facts: Sequence[Fact]) -> Move:
+        """The next move of the plan; its first one without facts."""
+        plan = self._plan
+        if isinstance(plan, Unit):
+            plan.moves_left = self._may_move()
+        move = plan.advance(facts) if facts else plan.begin()
+        self._take(len(move.boundary.moves))
+        return move
+
+    async def _loss(self) -> str | None:
+        """Why the lease is gone, None when it is not."""
         lease = self.lease
         question = (plain([lease.token]), plain([lease.job_id]), plain([lease.run_id]))
         rows = (await self._runtime.port.run([(claim_sql.LOST, question)]))[0]
-        return rows[0][1] if rows else LEASE_LOST
+        return rows[0][1] if rows else None
 
     def _is_lost(self) -> bool:
         return self.lost is not None
@@ -193,11 +214,8 @@ class Execution:
         # Its first line: what follows may quote the row, which holds the user's data.
         reason = str(rejected).partition("\n")[0]
         logger.error("run %s: the database refused a boundary: %s", self.lease.run_id, reason)
-        await read_again(self._runtime.port, self.claim)
-        if self.claim.run is None:
-            raise rejected
-        run = (await snapshots(self._runtime.port, [(self.claim, self.workflow.tree)]))[0]
-        if isinstance(run, Misfit):
+        run = await self._read_again()
+        if run is None:
             raise rejected
         failed: list[Fact] = []
         for fact in facts:
@@ -216,6 +234,49 @@ class Execution:
         self._plan.inflight = {*self.attempts, *waiting}
         self.inbox[:0] = failed
         return self._plan.begin()
+
+    # --- moving on ------------------------------------------------------------------------------
+
+    def _may_move(self) -> int:
+        """How often the job may move on in the next boundary."""
+        if self._mover is None or self.stopping or self._is_lost():
+            return 0
+        return self._mover.allows(self.claimed_at)
+
+    def _take(self, count: int) -> None:
+        """Each move counts as a job that was claimed."""
+        if count and self._mover is not None:
+            self._mover.take(count)
+
+    def _moved(self, boundary: Boundary) -> None:
+        """The job is another node's now."""
+        self.claim.become(self.lease.node(boundary.moves[-1]))
+        self.since = time.monotonic()
+
+    async def _plan_unmoved(self, facts: list[Fact]) -> Move:
+        """Something else comes first, says the database: the same facts are planned again, on the node whose job it
+        still is, and this unit does not try again. What they are the answer to is not asked a second time."""
+        if self._mover is not None:
+            self._mover.refused()
+            self._mover = None
+        run = await self._read_again()
+        if run is None:
+            raise RuntimeError("the run is gone, and the lease is not")
+        self._plan = self._make_plan(run)
+        heard = {fact.ordinal for fact in (*facts, *self.inbox) if not isinstance(fact, Due)}
+        self._plan.inflight = {*self.attempts, *heard}
+        self.inbox[:0] = facts
+        move = self._plan.begin()
+        move.asks = [ask for ask in move.asks if ask.ordinal not in heard]
+        return move
+
+    async def _read_again(self) -> RunSnapshot | None:
+        """The run as it is now; None when it is gone, or is not the definition's any more."""
+        await read_again(self._runtime.port, self.claim)
+        if self.claim.run is None:
+            return None
+        run = (await snapshots(self._runtime.port, [(self.claim, self.workflow.tree)]))[0]
+        return None if isinstance(run, Misfit) else run
 
     # --- starting user code ---------------------------------------------------------------------
 

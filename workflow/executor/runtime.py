@@ -12,11 +12,17 @@ from workflow.store.settle import HistoryRow, Settlement
 if TYPE_CHECKING:
     from workflow.executor.attempt import Attempt, Desk
     from workflow.executor.execution import Execution
+    from workflow.executor.moving import Mover
     from workflow.executor.questions import Question
 
 
 class Runtime(Protocol):
     """`start` and `ask` run user code and post its fact to the execution; none of these four waits for it."""
+
+    @property
+    def mover(self) -> Mover | None:
+        """Says when units may move on from node to node; None: they never do."""
+        ...
 
     @property
     def port(self) -> Port:

@@ -122,6 +122,9 @@ class Boundary:
     last_error: str | None = None
     refund: bool = False
     """Gives the job's attempt back."""
+    moves: tuple[int, ...] = ()
+    """The nodes that the unit's job moves on to, one after another: it is the last one's from here on, as if it had
+    been claimed as that. The database refuses such a boundary where the job is to go through the queue."""
     new_jobs: list[NewJob] = field(default_factory=list)
     wakes: list[Wake] = field(default_factory=list)
     awaited: list[tuple[int, ...]] = field(default_factory=list)
@@ -130,7 +133,13 @@ class Boundary:
     @property
     def empty(self) -> bool:
         return not (
-            self.changes or self.history or self.run_target or self.job != KEEP or self.new_jobs or self.steps
+            self.changes
+            or self.history
+            or self.run_target
+            or self.job != KEEP
+            or self.moves
+            or self.new_jobs
+            or self.steps
         )
 
 

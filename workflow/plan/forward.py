@@ -69,8 +69,6 @@ class Unit(Settling):
         """Nodes that were not due at the claim, and have been told so."""
         self._resumed: set[int] = set()
         """Handlers at work that were suspended before."""
-        self._spent = ""
-        """The last attempt that has failed since the claim: the job's attempt is spent, too."""
 
     # --- what the executor calls ----------------------------------------------------------------
 
@@ -249,7 +247,7 @@ class Unit(Settling):
         """Takes up a live node whose turn it is, in whichever status it was left."""
         node = self.tree.nodes[ordinal]
         status = self.status[ordinal]
-        if node.own_job and ordinal != self.ordinal:
+        if node.own_job and ordinal != self.ordinal and not (status == PENDING and self._descends(ordinal)):
             self._children.add(ordinal)
             if status == PENDING:
                 self._draft.move.boundary.new_jobs.append(NewJob(states.UNIT, ordinal))
@@ -396,6 +394,15 @@ class Unit(Settling):
         else:
             raise RuntimeError(f"unit {self.tree.nodes[self.ordinal].path!r} has nothing to do or to await")
         return move
+
+    def _is_at_rest(self) -> bool:
+        return not (
+            self.inflight
+            or self._later
+            or self._held
+            or any(self.status[wait] == WAITING for wait in self._waits)
+            or any(self.status[child] in NODE_LIVE for child in self._children)
+        )
 
     def _has_children_at_work(self) -> bool:
         """Whether a queued stage has queued actions that are somebody else's to settle."""

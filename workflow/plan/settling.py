@@ -6,18 +6,19 @@ members are still live, so that one outcome costs the same in a tree of ten node
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
 from workflow import states
 from workflow.definitions import Stage, Tree, Workflow
 from workflow.errors import FailureCode
-from workflow.plan.boundary import AWAIT, DELETE, NewJob, Wake
+from workflow.plan.boundary import AWAIT, DELETE, Boundary, NewJob, Wake
 from workflow.plan.branches import States
 from workflow.plan.draft import Draft
 from workflow.plan.faults import Unfit, compact, fault
 from workflow.plan.layout import layout
+from workflow.plan.moving import Moving
 from workflow.plan.order import Order
 from workflow.plan.outputs import Outputs
 from workflow.plan.snapshot import RunSnapshot
@@ -36,18 +37,13 @@ from workflow.states import (
 )
 
 
-class Settling(ABC):
+class Settling(Moving):
     """The half of a `Unit` that looks upward; the other half takes nodes up and hears of their outcomes."""
 
     def __init__(self, tree: Tree, ordinal: int, run: RunSnapshot) -> None:
-        self.tree = tree
-        self.ordinal = ordinal
-        self.run = run
+        super().__init__(tree, ordinal, run, Draft(*_own_rows(tree, ordinal, run)))
         self.run_status = run.status
-        self.status, self.attempt = _own_rows(tree, ordinal, run)
-        """By ordinal, as they will be once the boundary in hand is settled; of the unit's own nodes alone."""
         self.states = States(tree, ordinal, run)
-        self._draft = Draft(self.status, self.attempt)
         self._outputs = Outputs(tree, run)
         self._order = Order(tree)
         self._cursor: dict[int, int] = {}
@@ -61,8 +57,6 @@ class Settling(ABC):
         """By node that has failed since the claim: when it did, or what is beneath it; in the order of tuples."""
         self._later: dict[int, float] = {}
         """By node that waits for its turn: seconds until then, from when that was known."""
-        self._verdict: FailureCode | None = None
-        """While a unit is taken up: user code that is asked outside of attempts has taken its worker too often."""
         self._held = False
         """Something can go on only after the run has been read again."""
 
@@ -96,7 +90,7 @@ class Settling(ABC):
 
     def _settled(self, ordinal: int) -> None:
         """A node became terminal: its group, and what follows from it."""
-        if ordinal == self.ordinal:
+        if ordinal == self.ordinal and not self._rises():
             self._unit_over()
             return
         parent = self.tree.nodes[ordinal].parent
@@ -180,13 +174,9 @@ class Settling(ABC):
     # --- the unit and the run -------------------------------------------------------------------
 
     def _unit_over(self) -> None:
-        move = self._draft.move
-        move.done = True
         if self.tree.nodes[self.ordinal].kind != PIPELINE:
             self._child_over()
-            return
-        move.boundary.job = DELETE
-        if self.status[self.ordinal] == FAILED:
+        elif self.status[self.ordinal] == FAILED:
             self._run_failed(self._errors[self.ordinal])
         else:
             self._next_pipeline()
@@ -194,9 +184,10 @@ class Settling(ABC):
     def _child_over(self) -> None:
         """Lets go of a queued child's job, and wakes the parent if the rest of the group is over, too."""
         facts = layout(self.tree)
-        boundary = self._draft.move.boundary
+        boundary = self._let_go()
         # Waits that are parked beside it may be all that is left: then the run is `waiting` from here on.
-        boundary.job = AWAIT if facts.waits else DELETE
+        if facts.waits:
+            boundary.job = AWAIT
         parent = self.tree.nodes[self.tree.nodes[self.ordinal].parent]
         boundary.wakes.append(Wake(parent.unit, facts.crew[self.ordinal]))
 
@@ -206,23 +197,24 @@ class Settling(ABC):
         An atomic action's worker died between the commit and waking the parent; or a parent that read the
         node while it was pending, and settled after it was over, added its job once more.
         """
-        self._draft.move.done = True
         if self.tree.nodes[self.ordinal].kind == PIPELINE:
-            self._draft.move.boundary.job = DELETE
+            self._let_go()
         else:
             self._child_over()
 
     def _next_pipeline(self) -> None:
-        boundary = self._draft.move.boundary
         for (pipeline,) in self.tree.nodes[0].groups:
             if self.status[pipeline] not in NODE_DONE:
-                boundary.new_jobs.append(NewJob(states.UNIT, pipeline))
+                if self._crosses(pipeline):
+                    self._enter(pipeline)
+                else:
+                    self._let_go().new_jobs.append(NewJob(states.UNIT, pipeline))
                 return
-        boundary.run_target = COMPLETED
+        self._let_go().run_target = COMPLETED
         self._draft.say(states.EVENT_COMPLETED)
 
     def _run_failed(self, error: dict[str, Any]) -> None:
-        boundary = self._draft.move.boundary
+        boundary = self._let_go()
         workflow = self.tree.nodes[0].definition
         assert isinstance(workflow, Workflow)
         text = compact({"error": error})
@@ -235,6 +227,12 @@ class Settling(ABC):
         boundary.run_target = states.COMPENSATING
         self._draft.say(states.EVENT_COMPENSATING, None, text)
         boundary.new_jobs.append(NewJob(states.COMPENSATE, 0))
+
+    def _let_go(self) -> Boundary:
+        """The unit's own work is settled; what its boundary still has to say is the caller's."""
+        self._draft.move.done = True
+        self._draft.move.boundary.job = DELETE
+        return self._draft.move.boundary
 
     def _run_goes_on(self, event: str) -> None:
         if self.run_status != RUNNING:

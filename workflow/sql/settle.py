@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from workflow.sql import events
+from workflow.sql import claim, events
 
 _LIVE: Final = "('pending', 'running', 'waiting')"
 
@@ -27,7 +27,7 @@ SELECT id::text FROM workflow_run WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO 
 KNOWN_RUNS: Final = "SELECT id::text FROM workflow_run WHERE id = ANY(%s::uuid[])"
 """Which of these runs there are."""
 
-UPDATE_RUNS: Final = """
+_UPDATE_RUNS: Final = """
 UPDATE workflow_run AS r
 SET boundary = b.boundary,
     seq = r.seq + b.entries,
@@ -37,14 +37,35 @@ SET boundary = b.boundary,
     error = CASE WHEN b.error IS NULL THEN r.error ELSE b.error::jsonb END,
     started_at = CASE WHEN b.target IS NULL THEN r.started_at ELSE coalesce(r.started_at, now()) END,
     finished_at = CASE WHEN b.target IN ('completed', 'compensated', 'failed', 'cancelled') THEN now() END
-FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::text[], %s::int[], %s::text[], %s::text[])
-     AS b(boundary, run, job, token, compensating, target, entries, patch, error)
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::text[], %s::int[], %s::text[], %s::text[]{types})
+     AS b(boundary, run, job, token, compensating, target, entries, patch, error{columns})
 JOIN workflow_job AS j ON j.id = b.job AND j.lease_token IS NOT DISTINCT FROM b.token AND j.boundary IS DISTINCT FROM b.boundary
 WHERE r.id = b.run AND r.boundary IS DISTINCT FROM b.boundary
-  AND CASE WHEN b.compensating THEN r.status = 'compensating' ELSE r.status IN ('pending', 'running', 'waiting') END
+  AND CASE WHEN b.compensating THEN r.status = 'compensating' ELSE r.status IN ('pending', 'running', 'waiting') END{guard}
 RETURNING r.id::text, r.seq, now()
 """
+
+UPDATE_RUNS: Final = _UPDATE_RUNS.format(types="", columns="", guard="")
 """Touches one run row for each boundary; a boundary whose run is missing from the result was refused."""
+
+_MAY_MOVE: Final = f"""
+  AND CASE WHEN b.moves THEN
+      r.queue <> ALL (ARRAY(SELECT q.queue FROM workflow_pausedqueue AS q WHERE q.until IS NULL OR q.until > now()))
+      AND NOT EXISTS (SELECT FROM workflow_job AS o WHERE o.run_id = r.id AND o.id <> b.job AND o.kind <> 'check')
+      AND r.priority >= ALL (ARRAY(
+          SELECT p.priority FROM pairs AS p
+          WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND {claim.OPEN.strip()}
+            AND EXISTS (SELECT FROM workflow_job AS d WHERE d.lease_token IS NULL AND d.queue = p.queue
+                        AND d.priority = p.priority AND d.available_at <= now())))
+      ELSE true END"""
+
+UPDATE_RUNS_MOVING: Final = f"""WITH RECURSIVE {claim.PAIRS}{
+    _UPDATE_RUNS.format(types=", %s::bool[]", columns=", moves", guard=_MAY_MOVE)
+}"""
+"""The same for a batch in which some boundaries take their units' jobs on to other nodes. These are held to what a
+claim would be held to, and are refused else: the queue must not be paused, nothing of a higher priority may be due in
+a queue that this process serves, and the run must have no other job, so that its worker has it to itself. What is
+asked of all of them alike is asked once a statement."""
 
 UPDATE_NODES: Final = """
 WITH x AS MATERIALIZED (
@@ -159,16 +180,18 @@ SET boundary = x.boundary,
     lease_token = CASE WHEN x.keep THEN j.lease_token END,
     worker_id = CASE WHEN x.keep THEN j.worker_id END,
     locked_at = CASE WHEN x.keep THEN now() END,
-    started_at = CASE WHEN x.keep THEN j.started_at END,
+    started_at = CASE WHEN x.keep AND x.node IS NOT NULL THEN now() WHEN x.keep THEN j.started_at END,
     available_at = CASE WHEN x.keep THEN j.available_at ELSE now() + x.delay * interval '1 second' END,
-    attempt = j.attempt - x.refund::int,
-    last_error = coalesce(x.last_error, j.last_error)
-FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::float8[], %s::bool[], %s::text[])
-     AS x(boundary, run, job, keep, delay, refund, last_error)
+    attempt = CASE WHEN x.node IS NULL THEN j.attempt ELSE 1 END - x.refund::int,
+    last_error = coalesce(x.last_error, CASE WHEN x.node IS NOT NULL THEN '' END, j.last_error),
+    node_id = coalesce(x.node, j.node_id)
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::float8[], %s::bool[], %s::text[], %s::uuid[])
+     AS x(boundary, run, job, keep, delay, refund, last_error, node)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 WHERE j.id = x.job
 """
-"""The units' own jobs: those that go on (a boundary is a sign of life) and those that go back to the queue."""
+"""The units' own jobs: those that go on (a boundary is a sign of life) and those that go back to the queue. One that
+moves on to another node, with its id and its lease, is as if it had been claimed as that node's just now."""
 
 READY_JOBS: Final = f"""
 WITH settled AS (

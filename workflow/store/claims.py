@@ -19,7 +19,7 @@ from workflow.sql.arrays import plain, texts
 from workflow.store.openings import Key, Openings
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
-from workflow.store.settle import Lease, Settlement
+from workflow.store.settle import Lease, Settlement, served
 
 
 @dataclass(slots=True)
@@ -68,6 +68,10 @@ class Claim:
         assert self.run is not None
         return self.run.workflow, self.run.version, self.run.fingerprint
 
+    def become(self, node_id: str) -> None:
+        """The job is another node's from here on, as if it had been claimed as that."""
+        self.node_id, self.attempt, self.last_error = node_id, 1, ""
+
     def lease(self, places: tuple[int, ...] | None = None) -> Lease:
         """What every write of the unit carries."""
         assert self.run_id is not None
@@ -89,7 +93,7 @@ async def claim(
 
     Also tells in how many seconds the next one comes due, or a pause ends; None for never.
     """
-    names = None if queues is None else texts([*queues, states.EVENTS_QUEUE])
+    names = served(queues)
     which: Statement = (sql.CLAIM, (limit, names, names, limit, worker_id))
     if run_id is not None:
         which = (sql.CLAIM_OF_RUN, (run_id, limit, names, names, limit, worker_id))

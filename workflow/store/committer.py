@@ -68,6 +68,7 @@ class Committer:
         announce: Announce | None = None,
         *,
         outage: Outages | None = None,
+        queues: Sequence[str] | None = None,
         limit: int = 500,
         gathering: float = GATHERING,
         first_pause: float = 0.1,
@@ -75,6 +76,8 @@ class Committer:
         self._port = port
         self._outage = outage
         self._announce = announce
+        self._queues = queues
+        """Those that this process serves, None for all."""
         self._limit = limit
         self._gathering = gathering
         self._first_pause = first_pause
@@ -211,7 +214,7 @@ class Committer:
                     left = await self._unsettled(settlements)
                     asked = False
                 if left:
-                    results = await self._port.run(statements(left))
+                    results = await self._port.run(statements(left, self._queues))
                     if failpoints.armed:
                         _hit("settle.answer", left)
                     apply_results(left, results)
@@ -288,6 +291,8 @@ def _hit(place: str, settlements: Sequence[Settlement]) -> None:
     for settlement in settlements:
         boundary = settlement.boundary
         kinds = {f"{c.source}-{c.target}" for c in boundary.changes} | {f"job-{boundary.job}"}
+        if boundary.moves:
+            kinds.add("job-moves")
         if boundary.run_target:
             kinds.add(f"run-{boundary.run_target}")
         if boundary.compensating:

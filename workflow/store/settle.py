@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import DatabaseError as DjangoDatabaseError
 
-from workflow import ids
+from workflow import ids, states
 from workflow.plan import Boundary, HistoryEntry
 from workflow.plan.boundary import AWAIT, DELETE, KEEP, RELEASE
 from workflow.sql import settle as sql
@@ -66,10 +66,13 @@ class Rejected(Exception):
     """The database refused the boundary's data, or a node no longer had the status that it leaves."""
 
 
-def statements(batch: Sequence[Settlement]) -> list[Statement]:
-    """The statements that settle a batch with at most one boundary of a run. UPDATE_RUNS is the second one."""
+def statements(batch: Sequence[Settlement], queues: Sequence[str] | None = None) -> list[Statement]:
+    """The statements that settle a batch with at most one boundary of a run. UPDATE_RUNS is the second one.
+
+    `queues`: those that this process serves, None for all; what is due there may go before a job that moves on.
+    """
     runs = [s.lease.run_id for s in batch]
-    out: list[Statement] = [(sql.LOCK_RUNS, (plain(runs),)), _update_runs(batch)]
+    out: list[Statement] = [(sql.LOCK_RUNS, (plain(runs),)), _update_runs(batch, queues)]
     for part in (_nodes, _history, _steps, _rest, _parks, _own_jobs, _new_jobs, _wakes):
         out.extend(part(batch))
     return out
@@ -87,9 +90,9 @@ def apply_results(batch: Sequence[Settlement], results: Sequence[Rows]) -> None:
                 settled.extra.append((seq, "waiting", node))
 
 
-def _update_runs(batch: Sequence[Settlement]) -> Statement:
+def _update_runs(batch: Sequence[Settlement], queues: Sequence[str] | None) -> Statement:
     boundaries = [s.boundary for s in batch]
-    return sql.UPDATE_RUNS, (
+    parameters = (
         plain([s.id for s in batch]),
         plain([s.lease.run_id for s in batch]),
         plain([s.lease.job_id for s in batch]),
@@ -100,6 +103,15 @@ def _update_runs(batch: Sequence[Settlement]) -> Statement:
         texts([b.patch for b in boundaries]),
         texts([b.run_error for b in boundaries]),
     )
+    if not any(b.moves for b in boundaries):
+        return sql.UPDATE_RUNS, parameters
+    names = served(queues)
+    return sql.UPDATE_RUNS_MOVING, (*parameters, plain([bool(b.moves) for b in boundaries]), names, names)
+
+
+def served(queues: Sequence[str] | None) -> str | None:
+    """What a process takes jobs from, as the statements want it: its queues and that of events, or None for all."""
+    return None if queues is None else texts([*queues, states.EVENTS_QUEUE])
 
 
 def _nodes(batch: Sequence[Settlement]) -> list[Statement]:
@@ -201,18 +213,17 @@ def _own_jobs(batch: Sequence[Settlement]) -> list[Statement]:
     tenth of the server's work per transition is saved.
     """
     out: list[Statement] = []
-    stay = [
-        s for s in batch if s.boundary.job == RELEASE or (s.boundary.job == KEEP and not s.boundary.alone)
-    ]
+    stay = [s for s in batch if _is_written(s.boundary)]
     if stay:
         parameters = (
             plain([s.id for s in stay]),
             plain([s.lease.run_id for s in stay]),
             plain([s.lease.job_id for s in stay]),
-            plain([s.boundary.job == KEEP for s in stay]),
+            plain([s.boundary.job != RELEASE for s in stay]),
             plain([s.boundary.delay for s in stay]),
             plain([s.boundary.refund for s in stay]),
             texts([s.boundary.last_error for s in stay]),
+            plain([s.lease.node(s.boundary.moves[-1]) if s.boundary.moves else None for s in stay]),
         )
         out.append((sql.UPDATE_JOBS, parameters))
     awaiting = [s for s in batch if s.boundary.awaited]
@@ -234,6 +245,14 @@ def _own_jobs(batch: Sequence[Settlement]) -> list[Statement]:
     if gone:
         out.append((sql.DELETE_JOBS, (*_jobs_of(gone), plain([s.lease.token for s in gone]))))
     return out
+
+
+def _is_written(boundary: Boundary) -> bool:
+    """Whether the unit's job is to be changed. One that has moved on before it lets go may have to stay after all
+    (READY_JOBS), and is the other node's then."""
+    if boundary.job == KEEP:
+        return bool(boundary.moves) or not boundary.alone
+    return boundary.job == RELEASE or (boundary.job == AWAIT and bool(boundary.moves))
 
 
 def _jobs_of(batch: Sequence[Settlement]) -> tuple[str, str, str]:

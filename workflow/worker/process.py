@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
@@ -18,7 +19,7 @@ import psycopg
 
 from workflow import ids, sweeps
 from workflow.conf import conf
-from workflow.executor import execute
+from workflow.executor import Mover, execute
 from workflow.registry import registry
 from workflow.sql import workers as workers_sql
 from workflow.store import claims as claims_store
@@ -90,9 +91,12 @@ class WorkerProcess:
         self._rest = AsyncPort(lambda: parameters, "workflow sweep")
         self._pool = ThreadPool(conf.THREADS, self._loop)
         self._pusher = Pusher(self._rest)
-        self.committer = Committer(self._committing, self._pusher.announce, outage=self._outage)
+        self.committer = Committer(
+            self._committing, self._pusher.announce, outage=self._outage, queues=options.queues
+        )
         self._runtime = WorkerRuntime(self._rest, self.committer, self._pool, self._pusher)
         self._units = Units(self._runtime, self._outage, self._bell.set)
+        self._runtime.mover = Mover(self._moves, self._units.take)
         self._heartbeat = Heartbeat(
             lambda: parameters,
             self.id,
@@ -262,6 +266,14 @@ class WorkerProcess:
         if left <= 0:
             self._retire(f"it has taken {self._units.launched} jobs")
         return min(room, left)
+
+    def _moves(self) -> int:
+        """How many more times a unit may move on to another node, which counts as a job that was taken."""
+        if self._stopping.is_set() or self._retiring or self._heartbeat.silent:
+            return 0
+        if self._options.max_jobs is None:
+            return sys.maxsize
+        return self._options.max_jobs - self._units.launched
 
     async def _rest_between_claims(self) -> None:
         rest = self._claimed_at + CLAIM_REST - self._loop.time()

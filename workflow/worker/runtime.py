@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync  # noqa: F401  (imported early: it must n
 from workflow import states
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode
-from workflow.executor import Attempt, Desk, Execution, Question, clean_connections
+from workflow.executor import Attempt, Desk, Execution, Mover, Question, clean_connections
 from workflow.plan import Boundary, Change, Fact
 from workflow.store.committer import Committer
 from workflow.store.pipeline import Rows, Statement
@@ -54,6 +54,8 @@ class WorkerRuntime:
 
     def __init__(self, port: Port, committer: Committer, pool: ThreadPool, pusher: Pusher) -> None:
         self.port = port
+        self.mover: Mover | None = None
+        """Set by the process, once it has units."""
         self._committer = committer
         self._pool = pool
         self._pusher = pusher

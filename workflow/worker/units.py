@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import psycopg
@@ -35,7 +36,7 @@ class Units:
         self._looking: asyncio.Task[None] | None = None
         self._look_again = False
         self.launched = 0
-        """How many there have been."""
+        """How many jobs were taken: claimed, or moved on to."""
         self.stranded = False
         """Whether a job may be left that carries a token of ours and that nobody drives."""
 
@@ -51,13 +52,23 @@ class Units:
         task = self._loop.create_task(self._drive(execution))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        self._arm(execution, conf.UNIT_TIMEOUT)
+        seconds = conf.UNIT_TIMEOUT
+        self._arm(execution, seconds, seconds)
 
-    def _arm(self, execution: Execution, seconds: float) -> None:
+    def take(self, count: int) -> None:
+        """So many jobs are taken without a claim: units move on to other nodes."""
+        self.launched += count
+
+    def _arm(self, execution: Execution, limit: float, seconds: float) -> None:
+        """Ends what is in hand once the unit has been the same node's for longer than `limit`; looks in `seconds`."""
+
         def fire() -> None:
             if execution.lease.token in self._executions:
-                execution.expire_unit(seconds)
-                self._arm(execution, seconds)
+                left = execution.since + limit - time.monotonic()
+                if left <= 0.001:  # the loop's clock may be that much ahead
+                    execution.expire_unit(limit)
+                    left = limit
+                self._arm(execution, limit, left)
 
         execution.timer = self._loop.call_later(seconds, fire)
 

@@ -78,6 +78,8 @@ class Fate:
     caps: int = 15
     shutdowns: int = 3
     anew: int = 3
+    moves: int = 70
+    pauses: int = 3
     cancels: int = 0
     retries: int = 50
     left: dict[str, int] = field(
@@ -106,6 +108,10 @@ class Actor:
     plan: Unit | Undo | None = None
     move: Move | None = None
     """A move whose boundary is not settled yet."""
+    told: list[Fact] = field(default_factory=list)
+    """What that move was made of."""
+    stays: bool = False
+    """It was refused a move to another node, and makes no other."""
     running: dict[int, Start] = field(default_factory=dict)
     asked: list[Ask] = field(default_factory=list)
     timers: list[tuple[float, int]] = field(default_factory=list)
@@ -134,6 +140,8 @@ class Workers:
         self.database = database
         self.looker = looker or Looker()
         self.actors: list[Actor] = []
+        self.moves = 0
+        """How often a job may move on in one boundary."""
         self.values = 0
         """Counts what handlers return, so that each output tells who wrote it."""
 
@@ -150,7 +158,15 @@ class Workers:
         tree = self.database.tree
         undo = actor.kind == states.COMPENSATE
         actor.plan = Undo(tree, snapshot) if undo else Unit(tree, actor.lease.ordinal, snapshot)
-        actor.move = actor.plan.begin()
+        return self._plan(actor, [])
+
+    def _plan(self, actor: Actor, facts: list[Fact]) -> Move:
+        """The next move, the first one without facts."""
+        assert actor.plan is not None
+        if isinstance(actor.plan, Unit):
+            actor.plan.moves_left = 0 if actor.stays else self.moves
+        actor.told = facts
+        actor.move = actor.plan.advance(facts) if facts else actor.plan.begin()
         return actor.move
 
     def settle(self, actor: Actor) -> bool:
@@ -159,6 +175,9 @@ class Workers:
         assert move is not None
         if not move.boundary.empty:
             if not self.database.settle(actor.lease, move.boundary):
+                if move.boundary.moves and self.database.holds(actor.lease):
+                    self._stay(actor)
+                    return True
                 self.crash(actor)
                 return False
             self.looker.settled(actor, move)
@@ -173,6 +192,14 @@ class Workers:
         assert actor.running or actor.asked or actor.inbox, "the unit neither works nor lets go"
         return True
 
+    def _stay(self, actor: Actor) -> None:
+        """The job is not to move on: the same facts are planned again, and what they answer is not asked again."""
+        actor.stays = True
+        heard, actor.inbox = actor.told, [*actor.told, *actor.inbox]
+        move = self.anew(actor)
+        known = {fact.ordinal for fact in heard if not isinstance(fact, Due)}
+        move.asks = [ask for ask in move.asks if ask.ordinal not in known]
+
     def post(self, actor: Actor, fact: Fact) -> None:
         """A handler, a gate or a timer has come to its end."""
         if (
@@ -186,9 +213,7 @@ class Workers:
 
     def advance(self, actor: Actor) -> Move:
         facts, actor.inbox = actor.inbox, []
-        assert actor.plan is not None
-        actor.move = actor.plan.advance(facts)
-        return actor.move
+        return self._plan(actor, facts)
 
     def commit(self, actor: Actor, ordinal: int, output: Any) -> bool:
         """An atomic handler settles its own completion; the unit hears of it with `Completed(settled=True)`."""
@@ -226,6 +251,7 @@ class Workers:
             *actor.running,
             *(fact.ordinal for fact in actor.inbox if not isinstance(fact, Due)),
         }
+        actor.told = []
         actor.move = actor.plan.begin()
         return actor.move
 
@@ -250,12 +276,15 @@ class Workers:
 
     # --- a whole run ----------------------------------------------------------------------------
 
-    def run(self, tape: Tape, fate: Fate | None = None) -> None:
-        """Goes on until nothing is due and nothing will be."""
+    def run(self, tape: Tape, fate: Fate | None = None, deeds: Tape | None = None) -> None:
+        """Goes on until nothing is due and nothing will be. `deeds`: a tape of their own for what handlers do."""
         fate = fate or Fate()
+        deeds = deeds or tape
         for _ in range(STEPS):
+            self.moves = 99 if tape.chance(fate.moves) else 0
+            self.database.paused = tape.chance(fate.pauses)
             if not self._strike(tape, fate):
-                steps = self._steps(tape, fate)
+                steps = self._steps(deeds, fate)
                 if steps:
                     tape.pick(steps)()
                 elif not self._wait() and not self._bring_back(tape, fate):

@@ -97,6 +97,8 @@ class Database:
     jobs: dict[int, JobRow] = field(default_factory=dict)
     history: list[Entry] = field(default_factory=list)
     tokens: int = 0
+    paused: bool = False
+    """The run's queue; or something of a higher priority is due: jobs that want to move on do not get to."""
     passes: int = 1
     """How often the run was sent on its way: once, and once more for each retry."""
     begun: dict[int, int] = field(default_factory=dict)
@@ -166,13 +168,19 @@ class Database:
             job.available_at = self.now + min(job.attempt, 60)
             job.last_error = f"{code}: worker {lease.token}"
 
+    def holds(self, lease: Lease) -> bool:
+        job = self.jobs.get(lease.ordinal)
+        return job is not None and job.token == lease.token
+
     # --- settling -------------------------------------------------------------------------------
 
     def settle(self, lease: Lease, boundary: Boundary) -> bool:
-        """False: refused, because the lease is gone or the run goes another way."""
+        """False: refused, because the lease is gone, the run goes another way, or the job is not to move on."""
         job = self.jobs.get(lease.ordinal)
         allowed = (states.COMPENSATING,) if boundary.compensating else states.RUN_FORWARD
-        if job is None or job.token != lease.token or self.status not in allowed:
+        if job is None or not self.holds(lease) or self.status not in allowed:
+            return False
+        if boundary.moves and (self.paused or len(self.jobs) > 1):
             return False
         first = self.seq
         self._update_run(boundary)
@@ -246,6 +254,13 @@ class Database:
         self.jobs = {ordinal: job for ordinal, job in self.jobs.items() if job is own}
 
     def _own_job(self, job: JobRow, lease: Lease, boundary: Boundary) -> None:
+        if boundary.moves:
+            del self.jobs[job.ordinal]
+            job.ordinal = lease.ordinal = boundary.moves[-1]
+            assert job.ordinal not in self.jobs, "one job a node"
+            self.jobs[job.ordinal] = job
+            job.attempt = lease.attempt = 1
+            job.last_error = lease.last_error = ""
         if boundary.job in (KEEP, RELEASE):
             if boundary.job == RELEASE:
                 job.token, job.available_at = None, self.now + boundary.delay

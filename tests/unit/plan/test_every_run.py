@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, note, settings
@@ -24,7 +26,17 @@ thorough = settings(
 )
 tapes = st.builds(Tape, st.binary(max_size=120), st.integers(0, 2**32))
 inputs = st.sampled_from([None, {"a": 0}, {"z": 0}])
-TROUBLE = ("failures", "refusals", "skips", "timeouts", "suspensions", "crashes", "shutdowns", "anew")
+TROUBLE = (
+    "failures",
+    "refusals",
+    "skips",
+    "timeouts",
+    "suspensions",
+    "crashes",
+    "shutdowns",
+    "anew",
+    "pauses",
+)
 
 
 def only(**trouble: int) -> Fate:
@@ -36,13 +48,13 @@ def only(**trouble: int) -> Fate:
     return fate
 
 
-def play(workflow: Workflow, value: Any, tape: Tape, fate: Fate) -> Database:
+def play(workflow: Workflow, value: Any, tape: Tape, fate: Fate, deeds: Tape | None = None) -> Database:
     """A whole run, looked at after each boundary and at its end."""
     database = Database(workflow, value)
     watch = Watch(database)
     note(sketch(workflow))
     try:
-        Workers(database, watch).run(tape, fate)
+        Workers(database, watch).run(tape, fate, deeds)
     finally:
         note(
             "\n".join(
@@ -106,3 +118,25 @@ def test_only_an_action_that_is_lost_on_every_attempt_fails_a_run_whose_workers_
             assert isinstance(definition, Action)
             assert database.rows[ordinal].attempt == definition.attempts
             assert (database.rows[ordinal].failure or {})["code"] == "LEASE_HEARTBEAT_LOST"
+
+
+def told(database: Database) -> Any:
+    """All that anybody can see of a run, without the times."""
+    history = [(e.name, e.node, {**e.data, "due_at": None}) for e in database.history]
+    rows = [replace(row, due_at=None, wait_until=None) for row in database.rows]
+    return history, database.status, json.loads(database.state), database.error, rows
+
+
+@thorough
+@given(workflows(parallel_too=False), inputs, st.binary(max_size=120), st.integers(0, 2**32))
+def test_whether_a_job_moves_on_or_is_claimed_anew_nobody_can_tell(
+    workflow: Workflow, value: Any, numbers: bytes, seed: int
+) -> None:
+    stories = []
+    for moves, pauses in ((0, 0), (100, 0), (60, 30)):
+        fate = only(failures=20, refusals=5, skips=10, timeouts=20, suspensions=10, pauses=pauses)
+        fate.moves, fate.retries = moves, 0
+        database = play(workflow, value, Tape(seed=seed), fate, Tape(numbers, seed))
+        stories.append(told(database))
+    assert stories[1] == stories[0]
+    assert stories[2] == stories[0]

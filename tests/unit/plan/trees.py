@@ -45,9 +45,10 @@ def actions(draw: st.DrawFn, name: str) -> Action:
 
 
 @st.composite
-def grouped(draw: st.DrawFn, members: Any, prefix: str, most: int) -> list[Any]:
+def grouped(draw: st.DrawFn, members: Any, prefix: str, most: int, parallel_too: bool = True) -> list[Any]:
     """Up to `most` members in groups, as `actions=` and `stages=` take them."""
-    sizes = draw(st.sampled_from([[1], [1, 1], [2], [1, 2], [2, 1], [3], [2, 2]]))
+    several = [[2], [1, 2], [2, 1], [3], [2, 2]] if parallel_too else [[1, 1, 1]]
+    sizes = draw(st.sampled_from([[1], [1, 1], *several]))
     found: list[Any] = []
     count = 0
     for size in sizes:
@@ -60,7 +61,7 @@ def grouped(draw: st.DrawFn, members: Any, prefix: str, most: int) -> list[Any]:
 
 
 @st.composite
-def stages(draw: st.DrawFn, name: str, calm: bool = False) -> Stage:
+def stages(draw: st.DrawFn, name: str, calm: bool = False, parallel_too: bool = True) -> Stage:
     body = draw(st.sampled_from(["actions", "actions", "actions", "run", "wait"]))
     options: dict[str, Any] = {"via": draw(placements), **draw(gates)}
     if body == "wait":
@@ -70,14 +71,15 @@ def stages(draw: st.DrawFn, name: str, calm: bool = False) -> Stage:
     options["output"] = draw(st.sampled_from([None, None, None, _mark(name), None if calm else REFUSING]))
     if body == "run":
         return Stage(name, run=nothing, attempts=draw(st.integers(1, 2)), compensate=nothing, **options)
-    return Stage(name, actions=draw(grouped(actions, "a", 4)), **options)
+    return Stage(name, actions=draw(grouped(actions, "a", 4, parallel_too)), **options)
 
 
 @st.composite
-def workflows(draw: st.DrawFn, calm: bool = False) -> Workflow:
-    """`calm`: nothing of it fails by itself."""
+def workflows(draw: st.DrawFn, calm: bool = False, parallel_too: bool = True) -> Workflow:
+    """`calm`: nothing of it fails by itself. Without `parallel_too` one thing comes after the other."""
+    members = partial(stages, calm=calm, parallel_too=parallel_too)
     pipelines = [
-        Pipeline(f"p{place}", draw(grouped(partial(stages, calm=calm), "s", 4)))
+        Pipeline(f"p{place}", draw(grouped(members, "s", 4, parallel_too)))
         for place in range(draw(st.sampled_from([1, 1, 2])))
     ]
     return Workflow("w", pipelines=pipelines, on_failure=draw(st.sampled_from(["compensate", "halt"])))
