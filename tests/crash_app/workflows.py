@@ -63,6 +63,21 @@ wide = Workflow(
         Stage("after", actions=[act("end")]),
     ],
 )
+chain = Workflow(
+    "chain",
+    pipelines=[
+        Pipeline(
+            "one",
+            stages=[
+                Stage("a", actions=[act("plain"), act("queued", via="queue")], via="queue"),
+                Stage("b", actions=[act("atomic", "atomic", via="queue")]),
+                Stage("c", actions=[act("gated", when=gates.plain, via="queue")]),
+            ],
+        ),
+        Pipeline("two", stages=[Stage("d", actions=[act("end")], via="queue")]),
+    ],
+)
+"""One thing after another, in jobs of their own: a worker that has one of them goes on with the next."""
 gated = Workflow(
     "gated", stages=[Stage("s", actions=[act("before"), act("a", when=gates.plain, timeout=0.5)])]
 )

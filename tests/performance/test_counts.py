@@ -21,6 +21,7 @@ from django.test import Client
 from tests.support import web
 from tests.support.workers import eventually
 from workflow import Action, Stage, Workflow, workflows
+from workflow.executor import moving
 from workflow.models import Run
 from workflow.registry import registry
 from workflow.sql import claim as claim_sql
@@ -47,6 +48,11 @@ async def nothing(state: dict[str, Any]) -> None:
 FIVE = Workflow("five", stages=[Stage("s", actions=[Action(f"a{i}", nothing) for i in range(5)])])
 
 
+QUEUED = Workflow(
+    "queued", stages=[Stage(f"s{i}", actions=[Action("a", nothing)], via="queue") for i in range(5)]
+)
+
+
 class CountingPort(AsyncPort):
     """The real port, which also remembers what went through it."""
 
@@ -61,6 +67,7 @@ class CountingPort(AsyncPort):
 def _registered() -> Iterator[None]:
     with registry.isolated():
         workflows.register(FIVE)
+        workflows.register(QUEUED)
         workflows.register(web.ORDER)
         yield
 
@@ -106,6 +113,28 @@ def test_a_boundary_is_four_statements_in_one_transaction(transactions: list[tup
     ]
     # Its claim begins it with its first action; each action ends with the next one; the last ends run and job.
     assert settled == [*[boundary] * 4, [*boundary, settle_sql.DELETE_JOBS]]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_five_queued_stages_are_as_many_commits_as_five_inline_ones(
+    transactions: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "SLICE", 600.0)
+    workflows.dispatch("queued", {})
+    work(concurrency=1)
+    assert completed() == 1
+    settled = [statements for name, statements in transactions if name == SETTLE]
+    boundary = [
+        settle_sql.LOCK_RUNS,
+        settle_sql.UPDATE_RUNS_MOVING,
+        settle_sql.UPDATE_NODES,
+        settle_sql.INSERT_HISTORY,
+    ]
+    # It starts with the first stage, each ends with the next one, the last one ends the run. No job is added, so
+    # nobody is rung for.
+    assert settled == [*[[*boundary, settle_sql.UPDATE_JOBS]] * 5, [*boundary, settle_sql.DELETE_JOBS]]
+    claims = [statements for name, statements in transactions if name == CLAIM]
+    assert len(claims) <= 4
 
 
 @pytest.mark.django_db(transaction=True)

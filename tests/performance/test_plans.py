@@ -51,7 +51,28 @@ _numbers = count()
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("name", BY_KEY)
 def test_a_plan_made_on_empty_tables_goes_by_the_key(name: str) -> None:
-    native = _native(BY_KEY[name]).decode()
+    plan = plan_of(BY_KEY[name])
+    assert not [line for line in plan if any(f" {index} " in line for index in OTHERS)], "\n".join(plan)
+    assert not [line for line in plan if "Seq Scan on workflow_" in line], "\n".join(plan)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_comes_before_a_job_that_moves_on_is_found_by_skipping_through_what_is_due() -> None:
+    """However much is due, a pair of queue and priority costs two descents; all else goes by the key."""
+    plan = plan_of(settle.UPDATE_RUNS_MOVING)
+    due = [line for line in plan if "workflow_job_due" in line]
+    assert len(due) == 3, "\n".join(plan)
+    assert all("Index Only Scan using workflow_job_due" in line for line in due), "\n".join(plan)
+    assert sum("Limit " in line for line in plan) == 3, "\n".join(plan)
+    others = [line for line in plan if any(f" {index} " in line for index in OTHERS) and line not in due]
+    assert not others, "\n".join(plan)
+    sequential = [line for line in plan if "Seq Scan on workflow_" in line]
+    assert all("workflow_pausedqueue" in line for line in sequential), "\n".join(plan)
+
+
+def plan_of(sql: str) -> list[str]:
+    """The lines of the plan that a worker's connection would make and keep."""
+    native = _native(sql).decode()
     parameters = max(n for n in range(1, 40) if f"${n}" in native)
     statement = f"plan_{next(_numbers)}"
     with connection.cursor() as cursor:
@@ -61,8 +82,6 @@ def test_a_plan_made_on_empty_tables_goes_by_the_key(name: str) -> None:
                 cursor.execute(setting)
             cursor.connection.execute(f"PREPARE {statement} AS {native}")
             nulls = ", ".join(["NULL"] * parameters)
-            plan = [row[0] for row in cursor.connection.execute(f"EXPLAIN EXECUTE {statement}({nulls})")]
+            return [row[0] for row in cursor.connection.execute(f"EXPLAIN EXECUTE {statement}({nulls})")]
         finally:
             connection.close()
-    assert not [line for line in plan if any(f" {index} " in line for index in OTHERS)], "\n".join(plan)
-    assert not [line for line in plan if "Seq Scan on workflow_" in line], "\n".join(plan)

@@ -256,6 +256,9 @@ class Execution:
     async def _plan_unmoved(self, facts: list[Fact]) -> Move:
         """Something else comes first, says the database: the same facts are planned again, on the node whose job it
         still is, and this unit does not try again. What they are the answer to is not asked a second time."""
+        logger.info(
+            "job %s of run %s goes through the queue: others come first", self.lease.job_id, self.lease.run_id
+        )
         if self._mover is not None:
             self._mover.refused()
             self._mover = None

@@ -81,5 +81,4 @@ class Moving(ABC):
         self.moves_left -= 1
         self.ordinal = ordinal
         self._spent = self.run.last_error = ""
-        self.run.job_attempt = 1
         self._draft.move.boundary.moves += (ordinal,)

@@ -53,10 +53,12 @@ _MAY_MOVE: Final = f"""
       r.queue <> ALL (ARRAY(SELECT q.queue FROM workflow_pausedqueue AS q WHERE q.until IS NULL OR q.until > now()))
       AND NOT EXISTS (SELECT FROM workflow_job AS o WHERE o.run_id = r.id AND o.id <> b.job AND o.kind <> 'check')
       AND r.priority >= ALL (ARRAY(
-          SELECT p.priority FROM pairs AS p
-          WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND {claim.OPEN.strip()}
-            AND EXISTS (SELECT FROM workflow_job AS d WHERE d.lease_token IS NULL AND d.queue = p.queue
-                        AND d.priority = p.priority AND d.available_at <= now())))
+          SELECT p.priority FROM pairs AS p CROSS JOIN LATERAL (
+              SELECT FROM workflow_job AS d
+              WHERE d.lease_token IS NULL AND d.queue = p.queue AND d.priority = p.priority AND d.available_at <= now()
+              LIMIT 1
+          ) AS due
+          WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND {claim.OPEN.strip()}))
       ELSE true END"""
 
 UPDATE_RUNS_MOVING: Final = f"""WITH RECURSIVE {claim.PAIRS}{

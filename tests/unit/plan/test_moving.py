@@ -5,8 +5,9 @@ import pytest
 from tests.unit.plan.scene import Scene, act, flow, flows, nothing, stage
 from tests.unit.plan.simulator import JobRow
 from workflow import Stage, WaitFor, Workflow, parallel
-from workflow.plan import Completed
+from workflow.plan import Completed, Due
 from workflow.plan.boundary import AWAIT, DELETE, KEEP
+from workflow.plan.losses import MAX_CLAIMS
 
 
 def moving(workflow: Workflow, times: int = 99) -> Scene:
@@ -163,6 +164,19 @@ def test_what_lets_go_of_the_job_does_so_as_the_node_that_it_is_then(end: str):
     assert scene.db.status == "completed"
 
 
+def test_what_failed_before_the_job_moved_on_spends_nothing_of_the_next_nodes():
+    scene = moving(flow(stage("r", parallel(act("a"), act("b"))), queued("s")))
+    unit = scene.take()
+    scene.fail(unit, "w.r.a", delay=1.0)
+    scene.wait(1)
+    scene.tell(unit, Due(scene.at("w.r.a")))
+    scene.done(unit, "w.r.a")
+    scene.done(unit, "w.r.b")
+    scene.suspend(unit, "w.s.a")
+    job = scene.db.jobs[scene.at("w.s")]
+    assert (job.attempt, job.last_error) == (0, "")
+
+
 def test_a_queued_wait_is_parked_under_its_own_job():
     wait = Stage("s", wait_for=WaitFor("t"), via="queue")
     scene = moving(flow(queued("r"), wait, queued("t")))
@@ -174,6 +188,27 @@ def test_a_queued_wait_is_parked_under_its_own_job():
     scene.take("w.s")
     scene.done(scene.take("w"), "w.t.a")
     assert (scene.db.status, scene.state) == ("completed", {"n": 1})
+
+
+def test_what_a_unit_has_lost_is_not_held_against_a_child_that_it_comes_to():
+    scene = moving(flow(queued("s", when=nothing)))
+    scene.take()
+    scene.db.jobs = {1: JobRow("unit", 1, scene.db.now)}
+    for _ in range(MAX_CLAIMS + 1):
+        scene.workers.begin(unit := scene.workers.claim(scene.db.jobs[1]))
+        scene.lose(unit)
+    scene.take("w")
+    assert (scene.jobs(), scene.status("w.s")) == (["w", "w.s"], ["pending"])  # to be claimed, and asked then
+    scene.answer(scene.take("w.s"), "w.s")
+    assert scene.status("w.s") == ["running"]
+
+
+def test_a_loss_is_dealt_with_once_the_job_has_moved_on():
+    scene = moving(flow(Stage("s", wait_for=WaitFor("t"), via="queue")))
+    scene.workers.begin(unit := scene.workers.claim(scene.db.jobs[1]))
+    scene.lose(unit)
+    scene.take()
+    assert (scene.jobs(), scene.db.status) == ([], "waiting")
 
 
 # --- refused ------------------------------------------------------------------------------------

@@ -1,0 +1,305 @@
+"""Whether a unit's job moves on to the next node or goes through the queue: who comes first stays as it was.
+
+The worker process is run inside the test, in a burst, so that handlers can do at the right moment what tells the
+two apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from workflow import Action, Stage, Workflow, states, workflows
+from workflow.executor import moving
+from workflow.models import Job, Node, RunEvent
+from workflow.registry import registry
+from workflow.results import RunHandle
+from workflow.store.ports import connection_parameters
+from workflow.testing import drain
+from workflow.worker.options import Options
+from workflow.worker.process import RETIRED, WorkerProcess
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+called: list[str] = []
+"""Paths of handlers, in the order of their calls."""
+deeds: dict[str, Callable[[Any], Any]] = {}
+"""By path: what its handler does."""
+
+
+def handle(state: dict[str, Any], ctx: Any) -> None:
+    called.append(ctx.path)
+    if (deed := deeds.get(ctx.path)) is not None:
+        deed(ctx)
+
+
+async def ahandle(state: dict[str, Any], ctx: Any) -> None:
+    called.append(ctx.path)
+    if (deed := deeds.get(ctx.path)) is not None:
+        await deed(ctx)
+
+
+def gate(state: dict[str, Any]) -> bool:
+    called.append("gate")
+    workflows.pause_queue("default")
+    return False
+
+
+def of(run: Any, **options: Any) -> list[Action]:
+    return [Action("a", run, **options)]
+
+
+CHAIN = Workflow("chain", stages=[Stage(f"s{n}", actions=of(handle), via="queue") for n in range(4)])
+ACHAIN = Workflow("achain", stages=[Stage(f"s{n}", actions=of(ahandle), via="queue") for n in range(4)])
+ATOMIC = Workflow(
+    "atomic", stages=[Stage(f"s{n}", actions=of(handle, via="queue", atomic=True)) for n in range(3)]
+)
+GATED = Workflow(
+    "gated",
+    stages=[Stage(f"s{n}", actions=of(handle), via="queue", when=gate if n == 1 else None) for n in range(3)],
+)
+OTHER = Workflow("other", stages=[Stage("s", actions=of(handle))])
+WHOLE = [f"chain.s{n}.a" for n in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    called.clear()
+    deeds.clear()
+    monkeypatch.setattr(moving, "SLICE", 600.0)  # however slow the machine is
+    with registry.isolated():
+        for definition in (CHAIN, ACHAIN, ATOMIC, GATED, OTHER):
+            workflows.register(definition)
+        yield
+
+
+class Worked:
+    """A worker process that has run in this one until nothing was due."""
+
+    def __init__(self, on_start: Callable[[WorkerProcess], None] | None = None, **options: Any) -> None:
+        parameters = connection_parameters()
+
+        async def main() -> None:
+            self.process = WorkerProcess(parameters, Options(**{"concurrency": 1, "burst": True, **options}))
+            if on_start is not None:
+                on_start(self.process)
+            self.code = await self.process.run()
+
+        asyncio.run(main())
+
+    @property
+    def taken(self) -> int:
+        return self.process._units.launched
+
+
+def status(run: RunHandle) -> str:
+    return run.status().run.status
+
+
+def jobs(run: RunHandle) -> list[tuple[str, int]]:
+    """The path of the node whose job it is, and the job's attempt, of those that are nobody's."""
+    rows = Job.objects.filter(run_id=run.run_id, lease_token=None).values_list("node_id", "attempt")
+    return [(Node.objects.get(pk=node).path, attempt) for node, attempt in rows]
+
+
+def test_a_chain_is_done_under_one_job_that_is_each_nodes_in_turn() -> None:
+    seen: list[Any] = []
+    seen_at: list[Any] = []
+
+    def look(ctx: Any) -> None:
+        (job,) = Job.objects.filter(run_id=ctx.run_id)
+        seen.append(
+            (job.pk, job.lease_token, Node.objects.get(pk=job.node_id).path, job.attempt, job.last_error)
+        )
+        seen_at.append(job.started_at)
+
+    deeds.update(dict.fromkeys(WHOLE, look))
+    run = workflows.dispatch("chain", {})
+    assert Worked().taken == 1 + 2 * 4  # the pipeline, and each stage and then the pipeline again
+    assert (status(run), called) == (states.COMPLETED, WHOLE)
+    assert len({(pk, token) for pk, token, *_ in seen}) == 1
+    assert [rest for _, _, *rest in seen] == [[f"chain.s{n}", 1, ""] for n in range(4)]
+    assert seen_at == sorted(set(seen_at))
+
+
+def test_the_history_is_that_of_a_run_whose_units_are_claimed_one_by_one() -> None:
+    moved = workflows.dispatch("chain", {})
+    Worked()
+    claimed = workflows.dispatch("chain", {})
+    drain(claimed.run_id)
+    told = [
+        list(
+            RunEvent.objects.filter(run_id=run.run_id)
+            .order_by("seq")
+            .values_list("seq", "name", "node", "data")
+        )
+        for run in (moved, claimed)
+    ]
+    assert told[0] == told[1]
+    assert status(moved) == status(claimed) == states.COMPLETED
+
+
+# --- who comes first ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["chain", "atomic"])
+def test_a_queue_that_is_paused_gets_no_next_child_begun(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    deeds[f"{name}.s1.a"] = lambda ctx: workflows.pause_queue("default")
+    run = workflows.dispatch(name, {})
+    Worked()
+    assert (status(run), called) == (states.RUNNING, [f"{name}.s0.a", f"{name}.s1.a"])
+    nodes = {n.path: (n.status, n.attempt) for n in Node.objects.filter(run_id=run.run_id, kind="action")}
+    assert nodes[f"{name}.s1.a"] == (states.COMPLETED, 1)  # what was in hand has gone on
+    assert nodes[f"{name}.s2.a"] == (states.PENDING, 0)
+    assert jobs(run) == [(name, 0)]
+    assert [record for record in caplog.records if "goes through the queue" in record.getMessage()]
+    workflows.resume_queue("default")
+    Worked()
+    assert status(run) == states.COMPLETED
+    assert called == [f"{name}.s{n}.a" for n in range(len(called))]
+
+
+def test_what_was_asked_before_a_refusal_is_not_asked_again() -> None:
+    run = workflows.dispatch("gated", {})
+    Worked()
+    assert (called, jobs(run)) == (["gated.s0.a", "gate"], [("gated", 0)])
+    assert Node.objects.get(run_id=run.run_id, path="gated.s1").status == states.SKIPPED
+    workflows.resume_queue("default")
+    Worked()
+    assert (status(run), called) == (states.COMPLETED, ["gated.s0.a", "gate", "gated.s2.a"])
+
+
+def test_not_even_the_end_of_a_run_of_a_paused_queue_comes_without_a_claim() -> None:
+    deeds[WHOLE[-1]] = lambda ctx: workflows.pause_queue("default")
+    run = workflows.dispatch("chain", {})
+    Worked()
+    assert (status(run), jobs(run)) == (states.RUNNING, [("chain", 0)])
+    workflows.resume_queue("default")
+    Worked()
+    assert (status(run), called) == (states.COMPLETED, WHOLE)
+
+
+def test_what_has_a_higher_priority_goes_first() -> None:
+    deeds[WHOLE[1]] = lambda ctx: workflows.dispatch("other", {}, priority=1)
+    workflows.dispatch("chain", {})
+    Worked()
+    assert called == [*WHOLE[:2], "other.s.a", *WHOLE[2:]]
+
+
+@pytest.mark.parametrize(
+    "options", [{"priority": 0}, {"priority": 1, "delay": 3600}, {"priority": 1, "queue": "b"}]
+)
+def test_what_has_not_is_not_due_or_is_not_for_this_worker_comes_after_the_slice(
+    options: dict[str, Any],
+) -> None:
+    deeds[WHOLE[1]] = lambda ctx: workflows.dispatch("other", {}, **options)
+    workflows.dispatch("chain", {}, queue="a")
+    worked = Worked(queues=("a", "default"))
+    assert called[:4] == WHOLE
+    assert worked.taken >= 9
+
+
+def test_what_is_paused_itself_goes_before_nobody() -> None:
+    workflows.pause_queue("b")
+    deeds[WHOLE[1]] = lambda ctx: workflows.dispatch("other", {}, priority=1, queue="b")
+    workflows.dispatch("chain", {})
+    Worked()
+    assert called == WHOLE
+
+
+def test_once_its_slice_is_over_a_unit_goes_through_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "SLICE", 0.0)
+    deeds[WHOLE[0]] = lambda ctx: workflows.dispatch("other", {})
+    workflows.dispatch("chain", {})
+    Worked()
+    assert called == [WHOLE[0], "other.s.a", *WHOLE[1:]]
+
+
+def test_after_a_refusal_nobody_tries_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "REST", 3600.0)
+    deeds[WHOLE[0]] = lambda ctx: workflows.dispatch("other", {}, priority=1)
+    runs = [workflows.dispatch("chain", {}) for _ in range(2)]
+    worked = Worked()
+    assert [status(run) for run in runs] == [states.COMPLETED] * 2
+    assert worked.process._runtime.mover is not None
+    assert worked.process._runtime.mover.allows(0.0) == 0
+
+
+def test_another_job_of_the_run_keeps_its_job_from_moving_and_breaks_nothing() -> None:
+    def once_more(ctx: Any) -> None:
+        node = Node.objects.get(run_id=ctx.run_id, path="chain")
+        Job.objects.create(
+            id=uuid.uuid4(), run_id=ctx.run_id, node_id=node.pk, available_at="2100-01-01T00:00Z"
+        )
+
+    deeds[WHOLE[1]] = once_more
+    run = workflows.dispatch("chain", {})
+    Worked()
+    assert (status(run), called) == (states.COMPLETED, WHOLE)
+    assert not Job.objects.exists()
+
+
+# --- when the worker has had enough --------------------------------------------------------------
+
+
+def test_each_move_counts_as_a_job_that_was_taken() -> None:
+    run = workflows.dispatch("chain", {})
+    worked = Worked(max_jobs=3)
+    assert (worked.taken, worked.code) == (3, RETIRED)
+    assert (called, jobs(run)) == (WHOLE[:1], [("chain.s1", 0)])
+    while status(run) != states.COMPLETED:
+        worked = Worked(max_jobs=3)
+        assert worked.taken <= 3
+    assert called == WHOLE
+
+
+@pytest.mark.parametrize("how", ["stop", "hurry"])
+def test_a_worker_that_stops_begins_nothing_new(how: str) -> None:
+    processes: list[WorkerProcess] = []
+
+    async def stop(ctx: Any) -> None:
+        getattr(processes[0], how)()
+
+    deeds["achain.s1.a"] = stop
+    run = workflows.dispatch("achain", {})
+    Worked(processes.append)
+    assert called == ["achain.s0.a", "achain.s1.a"]
+    ((path, attempt),) = jobs(run)
+    assert (path in ("achain", "achain.s1"), attempt) == (True, 0)
+    deeds.clear()
+    Worked()
+    assert status(run) == states.COMPLETED
+    attempts = Node.objects.filter(run_id=run.run_id, kind="action").values_list("attempt", flat=True)
+    assert set(attempts) == {1}
+
+
+def test_each_node_has_the_whole_of_the_units_timeout(settings: Any) -> None:
+    settings.WORKFLOW = {"UNIT_TIMEOUT": 2}
+    deeds.update({f"achain.s{n}.a": lambda ctx: asyncio.sleep(0.8) for n in range(4)})
+    run = workflows.dispatch("achain", {})
+    assert Worked().taken == 9
+    assert status(run) == states.COMPLETED
+    assert set(Node.objects.filter(run_id=run.run_id, kind="action").values_list("attempt", flat=True)) == {1}
+
+
+def test_past_it_the_child_in_hand_has_had_an_attempt(settings: Any) -> None:
+    settings.WORKFLOW = {"UNIT_TIMEOUT": 1}
+    tries: list[int] = []
+
+    async def slow(ctx: Any) -> None:
+        tries.append(ctx.attempt)
+        await asyncio.sleep(60 if ctx.attempt == 1 else 0)
+
+    deeds["achain.s1.a"] = slow
+    run = workflows.dispatch("achain", {})
+    Worked()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE workflow_job SET available_at = now()")
+        cursor.execute("UPDATE workflow_node SET due_at = now() WHERE due_at IS NOT NULL")
+    Worked()
+    assert (status(run), tries) == (states.COMPLETED, [1, 2])
