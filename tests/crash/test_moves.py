@@ -31,6 +31,14 @@ MOVES = range(1, 7)
 """The boundaries of a chain that take its job on: down to its first stage and action, and so on to its end."""
 ALL = [f"settle.{when}:job-moves@{number}" for number in MOVES for when in ("before", "after")]
 PLACES = ALL if THOROUGH else ALL[::2]
+BACK = [
+    "job-moves@5",
+    "job-back@1",
+    "completed-compensated@1",
+    "completed-compensated@3",
+    "run-compensated@1",
+]
+"""The boundaries of one whose last action fails: its job goes back instead of to its end."""
 FAILS = {"two.d.end": ["fatal"]}
 
 
@@ -56,17 +64,42 @@ def test_a_chain_is_one_job_from_its_first_node_to_its_last(workers: Launcher) -
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("back", [False, True])
-def test_a_run_survives_a_worker_that_is_killed_there(workers: Launcher, place: str, back: bool) -> None:
-    handle = dispatch("chain", FAILS if back else None)
+def test_a_run_survives_a_worker_that_is_killed_there(workers: Launcher, place: str) -> None:
+    handle = dispatch("chain")
     first = workers.start(at(place, "kill"))
     assert first.wait() == -signal.SIGKILL, first.said()
     take_over()
     second = workers.start()
-    assert ended(handle, back)
+    assert ended(handle)
     invariants.check()
     assert sum(len(calls(handle, path)) for path in ACTIONS) <= len(ACTIONS) + 1
     assert second.stop() == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("place", BACK)
+def test_a_run_that_goes_back_survives_it_too(workers: Launcher, place: str, when: str) -> None:
+    handle = dispatch("chain", FAILS)
+    first = workers.start(at(f"settle.{when}:{place}", "kill"))
+    assert first.wait() == -signal.SIGKILL, first.said()
+    take_over()
+    second = workers.start()
+    assert ended(handle, back=True)
+    assert {node(handle, path).status for path in ACTIONS[:-1]} == {states.COMPENSATED}
+    invariants.check()
+    assert sum(len(calls(handle, path, "undo")) for path in ACTIONS) <= len(ACTIONS[:-1]) + 1
+    assert second.stop() == 0
+
+
+@pytest.mark.parametrize("place", BACK)
+def test_what_takes_it_back_counts_once_though_the_answer_is_lost(workers: Launcher, place: str) -> None:
+    worker = workers.start(at(f"settle.answer:{place}", "lose"))
+    handle = dispatch("chain", FAILS)
+    assert ended(handle, back=True)
+    assert worker.lines("failpoint settle.answer")
+    assert [len(calls(handle, path, "undo")) for path in ACTIONS] == [1, 1, 1, 1, 0]
+    invariants.check(exact=True)
+    assert worker.stop() == 0
 
 
 @pytest.mark.parametrize("number", MOVES)

@@ -118,6 +118,8 @@ class Attempt:
         self.user_code = UserCode()
         self.begun: float | None = None
         """When user code was entered, on this process's own clock: what the timeout is measured from."""
+        self.leaves_steps = False
+        """Whether it has settled a step that has a compensation of its own."""
         self.state = state
         self.secret_keys = secret_keys
         self._key = key
@@ -406,11 +408,16 @@ class Attempt:
 
     def settle(self, boundary: Boundary) -> bool:
         """Settles a boundary of this attempt's own; False when the lease is gone."""
+        self._note_steps(boundary)
         return self._desk.settle(Settlement(self.lease, boundary)).seq is not None
 
     async def asettle(self, boundary: Boundary) -> bool:
         """`settle`, for `async` handlers."""
+        self._note_steps(boundary)
         return (await self._desk.asettle(Settlement(self.lease, boundary))).seq is not None
+
+    def _note_steps(self, boundary: Boundary) -> None:
+        self.leaves_steps = self.leaves_steps or any(step.compensable for step in boundary.steps)
 
     def read(self, statement: Statement) -> Rows:
         """The rows of one statement."""

@@ -66,6 +66,8 @@ class Execution:
         self.wake: Callable[[], None] = _nobody
         """Set by a runtime that waits for facts; called whenever there may be something to do."""
         self._runtime = runtime
+        self._has_steps = False
+        """Whether handlers have left steps that a walk back has to undo, or may have."""
         self._mover = None if run.places is not None else runtime.mover
         self._plan = self._make_plan(run)
 
@@ -79,8 +81,10 @@ class Execution:
 
     def post(self, fact: Fact, attempt: Attempt | None = None) -> bool:
         """Takes a fact; False when it comes from an attempt that counts no more."""
-        if attempt is not None and self.attempts.pop(attempt.ordinal, None) is not attempt:
-            return False
+        if attempt is not None:
+            if self.attempts.pop(attempt.ordinal, None) is not attempt:
+                return False
+            self._has_steps = self._has_steps or attempt.leaves_steps
         self.inbox.append(fact)
         self.wake()
         return True
@@ -89,6 +93,7 @@ class Execution:
         """Ends an attempt whose time is up. What it still returns is not taken."""
         if self.attempts.get(attempt.ordinal) is not attempt:
             return False
+        self._has_steps = True  # until its handler heeds that, it may settle another one
         attempt.signal.abort(TIMEOUT)
         self.post(attempt.timed_out(code, seconds), attempt)
         attempt.user_code.interrupt()
@@ -163,7 +168,7 @@ class Execution:
                 return
             settled = False
             if move.boundary.moves:
-                self._moved(move.boundary)
+                self._moved(move)
             if move.done:
                 return
             self._launch(move)
@@ -180,6 +185,7 @@ class Execution:
         plan = self._plan
         if isinstance(plan, Unit):
             plan.moves_left = self._may_move()
+            plan.has_steps = self._has_steps
         move = plan.advance(facts) if facts else plan.begin()
         self._take(len(move.boundary.moves))
         return move
@@ -248,9 +254,14 @@ class Execution:
         if count and self._mover is not None:
             self._mover.take(count)
 
-    def _moved(self, boundary: Boundary) -> None:
-        """The job is another node's now."""
-        self.claim.become(self.lease.node(boundary.moves[-1]))
+    def _moved(self, move: Move) -> None:
+        """The job is another node's now, or the compensation's."""
+        node = self.lease.node(move.boundary.moves[-1])
+        if move.back is None:
+            self.claim.become(node, states.UNIT)
+        else:
+            self.claim.become(node, states.COMPENSATE)
+            self._plan = move.back
         self.since = time.monotonic()
 
     async def _plan_unmoved(self, facts: list[Fact]) -> Move:

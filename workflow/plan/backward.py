@@ -84,8 +84,8 @@ class Undo:
         """The next boundary after an attempt ended."""
         self._open()
         for fact in facts:
-            if fact.ordinal not in self.inflight:
-                continue
+            if fact.ordinal not in self.inflight or not isinstance(fact, Completed | Failed | Suspended):
+                continue  # a timer or an answer of the way forward comes late
             self.inflight.discard(fact.ordinal)
             if not self._left or fact.ordinal != self._left[-1][0]:
                 continue  # it settled itself before the plan was made anew
@@ -99,7 +99,7 @@ class Undo:
                 if not fact.final and self._number() < self._limit(fact.ordinal):
                     return self._retry(fact)
                 self._failed({**fact.error, "code": FailureCode.COMPENSATION_FAILED})
-        return self._next()
+        return self._draft.close() if self.inflight else self._next()
 
     def release(self) -> Move:
         """Gives the walk back unfinished: a stopping worker spends no attempt."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from workflow.plan.backward import Undo
 
 # What becomes of the unit's own job.
 KEEP: Final = "keep"
@@ -124,7 +127,8 @@ class Boundary:
     """Gives the job's attempt back."""
     moves: tuple[int, ...] = ()
     """The nodes that the unit's job moves on to, one after another: it is the last one's from here on, as if it had
-    been claimed as that. The database refuses such a boundary where the job is to go through the queue."""
+    been claimed as that (0: the run's, for its compensation). The database refuses such a boundary where the job is to
+    go through the queue."""
     new_jobs: list[NewJob] = field(default_factory=list)
     wakes: list[Wake] = field(default_factory=list)
     awaited: list[tuple[int, ...]] = field(default_factory=list)
@@ -182,6 +186,8 @@ class Move:
     asks: list[Ask] = field(default_factory=list)
     timers: list[Timer] = field(default_factory=list)
     done: bool = False
+    back: Undo | None = None
+    """The plan that goes on from here: the unit's job is the compensation's, and `starts` are its first."""
 
 
 @dataclass(slots=True)

@@ -186,6 +186,7 @@ class Unit(Settling):
         if patch is not None:
             self._draft.patch(patch, text if patch is output else None)
         if node.kind == ACTION:
+            self._completed.append(ordinal)
             attempt = self.attempt[ordinal]
             event = self._draft.say(states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{attempt}}}')
         else:
@@ -198,6 +199,10 @@ class Unit(Settling):
     def _settled_itself(self, ordinal: int, output: Any) -> None:
         """An atomic action's completion is in the database already."""
         self.status[ordinal] = COMPLETED
+        self._completed.append(ordinal)
+        self._is_whole = (
+            self._is_whole and not self.tree.has_groups
+        )  # else it may stand before what was heard first
         patch = nest(self.tree.nodes[ordinal].key, output)
         if patch is not None:
             self._order.settled(ordinal, patch)
@@ -373,7 +378,7 @@ class Unit(Settling):
 
     def _close(self) -> Move:
         move = self._draft.close()
-        if move.done:
+        if move.done or move.back is not None:
             return move
         if self.inflight:
             for ordinal, delay in self._later.items():

@@ -3,23 +3,24 @@
 A job that is added has to be claimed: a commit of its own, and the run and its nodes read again, only to learn what
 this plan knows already. So where the unit has its run to itself its job becomes the other node's in the very boundary
 that comes to it: down to a queued child that is alone in its group, up to the parent when that child is over, on to
-the next pipeline. From there on it is as if the job had been claimed as that node's. Whether somebody else comes first
-(a pause, a higher priority) the database decides: it refuses such a boundary as a whole.
-
-A run that turns back goes through the queue: its compensation reads the whole tree and its ledger anyway, and without
-the claim it was measured to cost no less.
+the next pipeline, and back, to the compensation of a run that was begun here. From there on it is as if the job had
+been claimed as that node's. Whether somebody else comes first (a pause, a higher priority) the database decides: it
+refuses such a boundary as a whole.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from workflow.definitions import Tree
 from workflow.errors import FailureCode
+from workflow.plan.backward import Undo
+from workflow.plan.branches import States
 from workflow.plan.draft import Draft
 from workflow.plan.layout import layout
-from workflow.plan.snapshot import RunSnapshot
-from workflow.states import PENDING
+from workflow.plan.snapshot import NodeSnapshot, RunSnapshot
+from workflow.states import COMPENSATING, PENDING
 
 
 class Moving(ABC):
@@ -35,7 +36,14 @@ class Moving(ABC):
         self.status = draft.status
         """By ordinal, as they will be once the boundary in hand is settled; of the unit's own nodes alone."""
         self.attempt = draft.attempt
+        self.states = States(tree, ordinal, run)
         self._draft = draft
+        self.has_steps = False
+        """Whether steps were left that a walk back has to undo, or may have been: the ledger alone knows them."""
+        self._is_whole = run.status == PENDING
+        """Whether all that has ever happened to the run has happened here, in an order that is known."""
+        self._completed: list[int] = []
+        """The actions that have completed here, in that order."""
         self._above: list[int] = []
         """The units that the job has come down from, which are in memory here; the nearest one last."""
         self._verdict: FailureCode | None = None
@@ -73,6 +81,33 @@ class Moving(ABC):
             return False
         self._become(pipeline)
         return True
+
+    def _turns_back(self, error: dict[str, Any]) -> bool:
+        """Back: what has completed last is being undone in the boundary that ends the way forward.
+
+        Only where the whole story is known here; else the job of the compensation is to be claimed, and reads it.
+        """
+        if not self._is_whole or self.has_steps or not self._may_move():
+            return False
+        undo = Undo(self.tree, self._as_it_stands(error))
+        first = undo.begin()
+        move = self._draft.move
+        touched = {change.ordinal for change in move.boundary.changes}
+        if first.done or any(change.ordinal in touched for change in first.boundary.changes):
+            return False  # nothing to undo; or one boundary would change a node twice
+        self._become(0)
+        move.boundary.changes += first.boundary.changes
+        move.starts += first.starts
+        move.back = undo
+        return True
+
+    def _as_it_stands(self, error: dict[str, Any]) -> RunSnapshot:
+        """What a claim of the compensation would read once the boundary in hand is settled."""
+        nodes = [NodeSnapshot(*row) for row in zip(self.status, self.attempt, strict=True)]
+        for place, ordinal in enumerate(self._completed, 1):
+            nodes[ordinal].completed_seq = place
+        state = self.states.of(self.ordinal)
+        return RunSnapshot(COMPENSATING, self.run.input, state, nodes, error, job_attempt=1)
 
     def _may_move(self) -> bool:
         return self.moves_left > 0 and self._verdict is None and self._is_at_rest()

@@ -14,7 +14,6 @@ from workflow import states
 from workflow.definitions import Stage, Tree, Workflow
 from workflow.errors import FailureCode
 from workflow.plan.boundary import AWAIT, DELETE, Boundary, NewJob, Wake
-from workflow.plan.branches import States
 from workflow.plan.draft import Draft
 from workflow.plan.faults import Unfit, compact, fault
 from workflow.plan.layout import layout
@@ -43,7 +42,6 @@ class Settling(Moving):
     def __init__(self, tree: Tree, ordinal: int, run: RunSnapshot) -> None:
         super().__init__(tree, ordinal, run, Draft(*_own_rows(tree, ordinal, run)))
         self.run_status = run.status
-        self.states = States(tree, ordinal, run)
         self._outputs = Outputs(tree, run)
         self._order = Order(tree)
         self._cursor: dict[int, int] = {}
@@ -214,9 +212,10 @@ class Settling(Moving):
         self._draft.say(states.EVENT_COMPLETED)
 
     def _run_failed(self, error: dict[str, Any]) -> None:
-        boundary = self._let_go()
         workflow = self.tree.nodes[0].definition
         assert isinstance(workflow, Workflow)
+        turns_back = workflow.on_failure != "halt" and self._turns_back(error)
+        boundary = self._draft.move.boundary if turns_back else self._let_go()
         text = compact({"error": error})
         boundary.run_error = compact(error)
         boundary.cancel_pending = True
@@ -226,7 +225,8 @@ class Settling(Moving):
             return
         boundary.run_target = states.COMPENSATING
         self._draft.say(states.EVENT_COMPENSATING, None, text)
-        boundary.new_jobs.append(NewJob(states.COMPENSATE, 0))
+        if not turns_back:
+            boundary.new_jobs.append(NewJob(states.COMPENSATE, 0))
 
     def _let_go(self) -> Boundary:
         """The unit's own work is settled; what its boundary still has to say is the caller's."""

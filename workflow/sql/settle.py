@@ -186,9 +186,10 @@ SET boundary = x.boundary,
     available_at = CASE WHEN x.keep THEN j.available_at ELSE now() + x.delay * interval '1 second' END,
     attempt = CASE WHEN x.node IS NULL THEN j.attempt ELSE 1 END - x.refund::int,
     last_error = coalesce(x.last_error, CASE WHEN x.node IS NOT NULL THEN '' END, j.last_error),
-    node_id = coalesce(x.node, j.node_id)
-FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::float8[], %s::bool[], %s::text[], %s::uuid[])
-     AS x(boundary, run, job, keep, delay, refund, last_error, node)
+    node_id = coalesce(x.node, j.node_id),
+    kind = coalesce(x.kind, j.kind)
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::float8[], %s::bool[], %s::text[], %s::uuid[], %s::text[])
+     AS x(boundary, run, job, keep, delay, refund, last_error, node, kind)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 WHERE j.id = x.job
 """

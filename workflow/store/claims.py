@@ -68,9 +68,11 @@ class Claim:
         assert self.run is not None
         return self.run.workflow, self.run.version, self.run.fingerprint
 
-    def become(self, node_id: str) -> None:
+    def become(self, node_id: str, kind: str) -> None:
         """The job is another node's from here on, as if it had been claimed as that."""
-        self.node_id, self.attempt, self.last_error = node_id, 1, ""
+        self.node_id, self.kind, self.attempt, self.last_error = node_id, kind, 1, ""
+        if self.run is not None:
+            self.run.status = states.COMPENSATING if kind == states.COMPENSATE else states.RUNNING
 
     def lease(self, places: tuple[int, ...] | None = None) -> Lease:
         """What every write of the unit carries."""

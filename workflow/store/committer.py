@@ -292,7 +292,7 @@ def _hit(place: str, settlements: Sequence[Settlement]) -> None:
         boundary = settlement.boundary
         kinds = {f"{c.source}-{c.target}" for c in boundary.changes} | {f"job-{boundary.job}"}
         if boundary.moves:
-            kinds.add("job-moves")
+            kinds.add("job-moves" if boundary.moves[-1] else "job-back")
         if boundary.run_target:
             kinds.add(f"run-{boundary.run_target}")
         if boundary.compensating:

@@ -219,11 +219,12 @@ def _own_jobs(batch: Sequence[Settlement]) -> list[Statement]:
             plain([s.id for s in stay]),
             plain([s.lease.run_id for s in stay]),
             plain([s.lease.job_id for s in stay]),
-            plain([s.boundary.job != RELEASE for s in stay]),
+            plain([s.boundary.job == KEEP for s in stay]),
             plain([s.boundary.delay for s in stay]),
             plain([s.boundary.refund for s in stay]),
             texts([s.boundary.last_error for s in stay]),
             plain([s.lease.node(s.boundary.moves[-1]) if s.boundary.moves else None for s in stay]),
+            plain([kind_after(s.boundary) for s in stay]),
         )
         out.append((sql.UPDATE_JOBS, parameters))
     awaiting = [s for s in batch if s.boundary.awaited]
@@ -248,11 +249,15 @@ def _own_jobs(batch: Sequence[Settlement]) -> list[Statement]:
 
 
 def _is_written(boundary: Boundary) -> bool:
-    """Whether the unit's job is to be changed. One that has moved on before it lets go may have to stay after all
-    (READY_JOBS), and is the other node's then."""
-    if boundary.job == KEEP:
-        return bool(boundary.moves) or not boundary.alone
-    return boundary.job == RELEASE or (boundary.job == AWAIT and bool(boundary.moves))
+    """Whether the unit's job is to be changed."""
+    return boundary.job == RELEASE or (boundary.job == KEEP and (bool(boundary.moves) or not boundary.alone))
+
+
+def kind_after(boundary: Boundary) -> str | None:
+    """What a job that moves on is from here on; None for one that does not."""
+    if not boundary.moves:
+        return None
+    return states.UNIT if boundary.moves[-1] else states.COMPENSATE
 
 
 def _jobs_of(batch: Sequence[Settlement]) -> tuple[str, str, str]:

@@ -181,6 +181,8 @@ class Workers:
                 self.crash(actor)
                 return False
             self.looker.settled(actor, move)
+        if move.back is not None:
+            actor.plan, actor.kind = move.back, states.COMPENSATE
         if move.done:
             assert not move.starts
             assert not move.asks

@@ -259,6 +259,7 @@ class Database:
             job.ordinal = lease.ordinal = boundary.moves[-1]
             assert job.ordinal not in self.jobs, "one job a node"
             self.jobs[job.ordinal] = job
+            job.kind = states.UNIT if job.ordinal else states.COMPENSATE
             job.attempt = lease.attempt = 1
             job.last_error = lease.last_error = ""
         if boundary.job in (KEEP, RELEASE):

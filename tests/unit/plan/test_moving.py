@@ -5,7 +5,7 @@ import pytest
 from tests.unit.plan.scene import Scene, act, flow, flows, nothing, stage
 from tests.unit.plan.simulator import JobRow
 from workflow import Stage, WaitFor, Workflow, parallel
-from workflow.plan import Completed, Due
+from workflow.plan import Completed, Due, Unit
 from workflow.plan.boundary import AWAIT, DELETE, KEEP
 from workflow.plan.losses import MAX_CLAIMS
 
@@ -84,8 +84,97 @@ def test_a_child_that_fails_fails_its_parent_and_turns_the_run_back_in_one_bound
     scene.fail(unit, "w.t.a", final=True)
     assert (scene.status("w.t", "w"), scene.db.status) == (["failed", "failed"], "compensating")
     assert scene.jobs() == ["compensate"]
+    scene.done(unit, "w.s.a")
+    assert scene.db.status == "compensated"
+
+
+def saga(*stages: Stage) -> Scene:
+    """A run whose first action has completed, under a job that moves."""
+    scene = moving(flow(*stages))
+    scene.done(scene.take(), "w.s.a", {"n": 1})
+    return scene
+
+
+def test_what_has_completed_last_is_being_undone_in_the_boundary_in_which_the_run_fails():
+    scene = saga(stage("s", act("a", compensate=nothing), act("b", compensate=nothing), act("c")))
+    (unit,) = scene.workers.actors
+    scene.done(unit, "w.s.b")
+    move = scene.fail(unit, "w.s.c", final=True)
+    assert (move.boundary.moves, move.boundary.job, move.boundary.new_jobs) == ((0,), KEEP, [])
+    assert (scene.db.status, scene.jobs()) == ("compensating", ["compensate"])
+    assert unit.running[scene.at("w.s.b")].state == {"n": 1}
+    scene.done(unit, "w.s.b")
+    scene.done(unit, "w.s.a")
+    assert (scene.db.status, scene.jobs()) == ("compensated", [])
+    assert scene.status("w.s.a", "w.s.b", "w.s.c") == ["compensated", "compensated", "failed"]
+
+
+def test_a_walk_back_without_a_claim_keeps_the_error_and_names_what_cannot_be_undone():
+    scene = saga(stage("s", act("a", compensate=nothing, compensate_attempts=1), act("b")))
+    (unit,) = scene.workers.actors
+    scene.fail(unit, "w.s.b", final=True)
+    error = scene.error
+    scene.fail(unit, "w.s.a")
+    assert scene.error == {**error, "compensation_failures": ["w.s.a"]}
+
+
+@pytest.mark.parametrize(
+    "why", ["it was claimed again", "steps were left", "nothing is to be undone", "it halts"]
+)
+def test_a_run_turns_back_through_the_queue_where_its_story_is_not_known_or_over(why: str):
+    undo = None if why == "nothing is to be undone" else nothing
+    scene = moving(
+        flow(
+            stage("s", act("a", compensate=undo), act("b")),
+            on_failure="halt" if why == "it halts" else "compensate",
+        )
+    )
+    unit = scene.take()
+    scene.done(unit, "w.s.a")
+    if why == "it was claimed again":
+        scene.workers.shutdown(unit)
+        unit = scene.take()
+    elif why == "steps were left":
+        assert isinstance(unit.plan, Unit)
+        unit.plan.has_steps = True
+    move = scene.fail(unit, "w.s.b", final=True)
+    assert (move.boundary.moves, move.back, scene.workers.actors) == ((), None, [])
+    assert scene.jobs() == ([] if why == "it halts" else ["compensate"])
+
+
+def test_an_action_that_completes_as_its_mate_fails_is_not_changed_twice_in_one_boundary():
+    scene = moving(flow(stage("s", parallel(act("a", compensate=nothing), act("b")))))
+    unit = scene.take()
+    scene.tell(unit, scene.completed("w.s.a"), scene.failed("w.s.b", final=True))
+    assert (scene.db.status, scene.jobs()) == ("compensating", ["compensate"])
     scene.done(scene.take(), "w.s.a")
     assert scene.db.status == "compensated"
+
+
+def test_an_atomic_action_beside_others_may_have_completed_before_them():
+    scene = moving(
+        flow(
+            stage(
+                "s",
+                parallel(act("a", compensate=nothing, atomic=True), act("b", compensate=nothing)),
+                act("c"),
+            )
+        )
+    )
+    unit = scene.take()
+    scene.workers.commit(unit, scene.at("w.s.a"), None)
+    scene.done(unit, "w.s.b")
+    scene.tell(unit, Completed(scene.at("w.s.a"), None, None, settled=True))
+    scene.fail(unit, "w.s.c", final=True)
+    assert list(scene.take().running) == [scene.at("w.s.b")]
+
+
+def test_what_comes_late_from_the_way_forward_is_not_taken_for_the_end_of_a_compensation():
+    scene = saga(stage("s", act("a", compensate=nothing), act("b")))
+    (unit,) = scene.workers.actors
+    scene.fail(unit, "w.s.b", final=True)
+    move = scene.tell(unit, Due(scene.at("w.s.a")))
+    assert (move.boundary.empty, list(unit.running)) == (True, [scene.at("w.s.a")])
 
 
 def test_a_child_that_is_skipped_is_passed_without_a_claim():
