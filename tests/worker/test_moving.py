@@ -202,6 +202,18 @@ def test_a_queue_that_is_paused_gets_no_next_child_begun(name: str, caplog: pyte
     assert called == [f"{name}.s{n}.a" for n in range(len(called))]
 
 
+def test_a_run_of_another_version_goes_through_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(moving.Mover, "allows", lambda mover, at: asked.append(at) or 99)
+    run = workflows.dispatch("chain", {})
+    with registry.isolated():
+        registry.clear()
+        stages = [Stage(f"s{n}", actions=of(handle), via="queue" if n else "inline") for n in range(4)]
+        workflows.register(Workflow("chain", version=2, stages=stages, compatible_versions=[1]))
+        Worked()
+    assert (status(run), called, asked) == (states.COMPLETED, WHOLE, [])
+
+
 def test_what_was_asked_before_a_refusal_is_not_asked_again() -> None:
     run = workflows.dispatch("gated", {})
     Worked()
@@ -285,6 +297,16 @@ def test_what_has_not_is_not_due_or_is_not_for_this_worker_comes_after_the_slice
     worked = Worked(queues=("a", "default"))
     assert (called[:4], refused(caplog)) == (WHOLE, 0)
     assert worked.taken >= 9
+
+
+@pytest.mark.parametrize(("concurrency", "times"), [(1, 1), (2, 0)])
+def test_an_event_is_delivered_first_where_there_is_no_other_place_for_it(
+    concurrency: int, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    deeds[WHOLE[1]] = lambda ctx: workflows.publish("nobodys")
+    workflows.dispatch("chain", {})
+    Worked(concurrency=concurrency)
+    assert (called, refused(caplog)) == (WHOLE, times)
 
 
 def test_what_is_paused_itself_goes_before_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,8 @@ _MAY_MOVE: Final = f"""
               WHERE d.lease_token IS NULL AND d.queue = p.queue AND d.priority = p.priority AND d.available_at <= now()
               LIMIT 1
           ) AS due
-          WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND {claim.OPEN.strip()}))
+          WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND (%s::bool OR p.queue <> {events.QUEUE})
+            AND {claim.OPEN.strip()}))
       ELSE true END"""
 
 UPDATE_RUNS_MOVING: Final = f"""WITH RECURSIVE {claim.PAIRS}{

@@ -17,7 +17,9 @@ from workflow import failpoints
 from workflow.plan.boundary import KEEP
 from workflow.store.ports import Port
 from workflow.store.settle import (
+    EVERYBODY,
     Rejected,
+    Rivals,
     Settlement,
     apply_results,
     locked_runs,
@@ -68,7 +70,7 @@ class Committer:
         announce: Announce | None = None,
         *,
         outage: Outages | None = None,
-        queues: Sequence[str] | None = None,
+        rivals: Rivals = EVERYBODY,
         limit: int = 500,
         gathering: float = GATHERING,
         first_pause: float = 0.1,
@@ -76,8 +78,7 @@ class Committer:
         self._port = port
         self._outage = outage
         self._announce = announce
-        self._queues = queues
-        """Those that this process serves, None for all."""
+        self._rivals = rivals
         self._limit = limit
         self._gathering = gathering
         self._first_pause = first_pause
@@ -214,7 +215,7 @@ class Committer:
                     left = await self._unsettled(settlements)
                     asked = False
                 if left:
-                    results = await self._port.run(statements(left, self._queues))
+                    results = await self._port.run(statements(left, self._rivals))
                     if failpoints.armed:
                         _hit("settle.answer", left)
                     apply_results(left, results)

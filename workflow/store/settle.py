@@ -7,7 +7,7 @@ Who gathers and commits them is `workflow.store.committer`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -66,13 +66,22 @@ class Rejected(Exception):
     """The database refused the boundary's data, or a node no longer had the status that it leaves."""
 
 
-def statements(batch: Sequence[Settlement], queues: Sequence[str] | None = None) -> list[Statement]:
-    """The statements that settle a batch with at most one boundary of a run. UPDATE_RUNS is the second one.
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """What may go before a job that moves on: whatever is due and more urgent in the `queues` that this process serves
+    (None for all). Deliveries of events only when it is `full()`: else they have a place and take next to no time."""
 
-    `queues`: those that this process serves, None for all; what is due there may go before a job that moves on.
-    """
+    queues: Sequence[str] | None = None
+    full: Callable[[], bool] = lambda: True
+
+
+EVERYBODY = Rivals()
+
+
+def statements(batch: Sequence[Settlement], rivals: Rivals = EVERYBODY) -> list[Statement]:
+    """The statements that settle a batch with at most one boundary of a run. UPDATE_RUNS is the second one."""
     runs = [s.lease.run_id for s in batch]
-    out: list[Statement] = [(sql.LOCK_RUNS, (plain(runs),)), _update_runs(batch, queues)]
+    out: list[Statement] = [(sql.LOCK_RUNS, (plain(runs),)), _update_runs(batch, rivals)]
     for part in (_nodes, _history, _steps, _rest, _parks, _own_jobs, _new_jobs, _wakes):
         out.extend(part(batch))
     return out
@@ -90,7 +99,7 @@ def apply_results(batch: Sequence[Settlement], results: Sequence[Rows]) -> None:
                 settled.extra.append((seq, "waiting", node))
 
 
-def _update_runs(batch: Sequence[Settlement], queues: Sequence[str] | None) -> Statement:
+def _update_runs(batch: Sequence[Settlement], rivals: Rivals) -> Statement:
     boundaries = [s.boundary for s in batch]
     parameters = (
         plain([s.id for s in batch]),
@@ -105,8 +114,9 @@ def _update_runs(batch: Sequence[Settlement], queues: Sequence[str] | None) -> S
     )
     if not any(b.moves for b in boundaries):
         return sql.UPDATE_RUNS, parameters
-    names = served(queues)
-    return sql.UPDATE_RUNS_MOVING, (*parameters, plain([bool(b.moves) for b in boundaries]), names, names)
+    names = served(rivals.queues)
+    moves = plain([bool(b.moves) for b in boundaries])
+    return sql.UPDATE_RUNS_MOVING, (*parameters, moves, names, names, rivals.full())
 
 
 def served(queues: Sequence[str] | None) -> str | None:

@@ -26,6 +26,7 @@ from workflow.store import claims as claims_store
 from workflow.store.committer import Committer
 from workflow.store.openings import Openings
 from workflow.store.ports import AsyncPort, connection_parameters
+from workflow.store.settle import Rivals
 from workflow.store.trouble import is_connection_lost
 from workflow.transports.postgres import doorbell_class
 from workflow.worker.heartbeat import Heartbeat
@@ -91,8 +92,9 @@ class WorkerProcess:
         self._rest = AsyncPort(lambda: parameters, "workflow sweep")
         self._pool = ThreadPool(conf.THREADS, self._loop)
         self._pusher = Pusher(self._rest)
+        rivals = Rivals(options.queues, lambda: len(self._units) >= options.concurrency)
         self.committer = Committer(
-            self._committing, self._pusher.announce, outage=self._outage, queues=options.queues
+            self._committing, self._pusher.announce, outage=self._outage, rivals=rivals
         )
         self._runtime = WorkerRuntime(self._rest, self.committer, self._pool, self._pusher)
         self._units = Units(self._runtime, self._outage, self._bell.set)
