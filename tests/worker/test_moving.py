@@ -349,6 +349,19 @@ def test_another_job_of_the_run_keeps_its_job_from_moving_and_breaks_nothing() -
     assert not Job.objects.exists()
 
 
+def test_what_does_not_fit_where_the_job_was_to_go_is_not_the_fault_of_what_came_before() -> None:
+    def begin_the_next(ctx: Any) -> None:
+        Node.objects.filter(run_id=ctx.run_id, path="chain.s2").update(status=states.RUNNING)
+
+    deeds[WHOLE[1]] = begin_the_next
+    run = workflows.dispatch("chain", {})
+    Worked()
+    assert called == WHOLE[:2]
+    done = Node.objects.get(run_id=run.run_id, path=WHOLE[1])
+    assert (done.status, done.attempt, done.error) == (states.COMPLETED, 1, None)
+    assert status(run) == states.RUNNING
+
+
 # --- when the worker has had enough --------------------------------------------------------------
 
 
@@ -381,6 +394,24 @@ def test_a_worker_that_stops_begins_nothing_new(how: str) -> None:
     assert status(run) == states.COMPLETED
     attempts = Node.objects.filter(run_id=run.run_id, kind="action").values_list("attempt", flat=True)
     assert set(attempts) == {1}
+
+
+def test_a_worker_that_cannot_heartbeat_moves_nothing(settings: Any) -> None:
+    settings.WORKFLOW = {"HEARTBEAT_INTERVAL": 1, "POLL_INTERVAL": 0.1}
+    processes: list[WorkerProcess] = []
+    seen: list[Any] = []
+
+    def look(ctx: Any) -> None:
+        seen.append(Job.objects.get(run_id=ctx.run_id).pk)
+        if ctx.path == WHOLE[1]:
+            processes[0]._heartbeat.silent = True  # until the next beat
+
+    deeds.update(dict.fromkeys(WHOLE, look))
+    run = workflows.dispatch("chain", {})
+    Worked(processes.append)
+    assert status(run) == states.COMPLETED
+    assert seen[0] == seen[1]
+    assert seen[2] == seen[3] != seen[1]
 
 
 def test_each_node_has_the_whole_of_the_units_timeout(settings: Any) -> None:

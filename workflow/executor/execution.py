@@ -151,18 +151,19 @@ class Execution:
             try:
                 settled = settled or await self._settle(move.boundary)
             except Rejected as rejected:
+                if move.boundary.moves:  # perhaps it is only where the job was to go that does not fit
+                    move, facts = await self._plan_unmoved(move, facts, str(rejected)), []
+                    continue
                 refusals += 1
                 if refusals > MAX_REFUSALS:
                     raise
-                self._take(-len(move.boundary.moves))
                 move, facts = await self._plan_anew(rejected, facts), []
                 continue
             refusals = 0
             if not settled or self._is_lost():
                 reason = self.lost or await self._loss()
                 if reason is None and move.boundary.moves:
-                    self._take(-len(move.boundary.moves))
-                    move, facts = await self._plan_unmoved(facts), []
+                    move, facts = await self._plan_unmoved(move, facts, "others come first"), []
                     continue
                 self.lose(reason or LEASE_LOST)  # whatever its handlers returned does not count
                 return
@@ -264,12 +265,12 @@ class Execution:
             self._plan = move.back
         self.since = time.monotonic()
 
-    async def _plan_unmoved(self, facts: list[Fact]) -> Move:
-        """Something else comes first, says the database: the same facts are planned again, on the node whose job it
-        still is, and this unit does not try again. What they are the answer to is not asked a second time."""
-        logger.info(
-            "job %s of run %s goes through the queue: others come first", self.lease.job_id, self.lease.run_id
-        )
+    async def _plan_unmoved(self, move: Move, facts: list[Fact], why: str) -> Move:
+        """The database has refused the move: the same facts are planned again, on the node whose job it still is, and
+        this unit does not try again. What they are the answer to is not asked a second time."""
+        why = why.partition("\n")[0]  # what follows may quote the row, which holds the user's data
+        logger.info("job %s of run %s goes through the queue: %s", self.lease.job_id, self.lease.run_id, why)
+        self._take(-len(move.boundary.moves))
         if self._mover is not None:
             self._mover.refused()
             self._mover = None
