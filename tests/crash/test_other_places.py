@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash.test_kills import ON_THE_WAY, ON_THE_WAY_BACK
+from tests.crash.test_moves import ALL as MOVES
+from tests.crash.test_moves import BACK
 from tests.crash.test_unknown_outcomes import KINDS
 from tests.support import invariants
 from tests.support.crash import called, calls, dispatch, finished, lose_leases, node, status, take_over
@@ -27,6 +29,7 @@ def test_workers_are_killed_at_every_place_that_has_a_name() -> None:
         place.partition("@")[0] for place in (*ON_THE_WAY, *ON_THE_WAY_BACK, *CANCELS, "release.before")
     }
     places |= {f"settle.answer:{kind}" for kind in KINDS}
+    places |= {place.partition("@")[0] for place in (*MOVES, *(f"settle.before:{kind}" for kind in BACK))}
     assert {place.partition(":")[0] for place in places} == set(failpoints.NAMES)
     kinds = {kind for place in places for name, _, kind in [place.partition(":")] if name == "settle.before"}
     assert kinds >= {
@@ -43,6 +46,8 @@ def test_workers_are_killed_at_every_place_that_has_a_name() -> None:
         "run-completed",
         "run-compensated",
         "step",
+        "job-moves",  # goes on with the next node
+        "job-back",  # begins to undo
     }
 
 
