@@ -185,7 +185,8 @@ class Execution:
         """The next move of the plan; its first one without facts."""
         plan = self._plan
         if isinstance(plan, Unit):
-            plan.moves_left = self._may_move()
+            # What the claim has settled already is what the plan would say without moving.
+            plan.moves_left = self._may_move() if facts or self.claim.opened is None else 0
             plan.has_steps = self._has_steps
         move = plan.advance(facts) if facts else plan.begin()
         self._take(len(move.boundary.moves))
