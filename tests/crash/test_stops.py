@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from tests.crash.test_kills import ON_THE_WAY, ON_THE_WAY_BACK
+from tests.crash.test_kills import ON_THE_WAY, ON_THE_WAY_BACK, tour_past
 from tests.support import invariants
 from tests.support.crash import (
     THOROUGH,
@@ -37,7 +37,7 @@ PLACES = ALL if THOROUGH else ALL[::6]
 def frozen(workers: Launcher, place: str, back: bool) -> tuple[RunHandle, Worker]:
     """A tour whose worker is stopped at that place."""
     name, _, nth = place.partition("@")
-    handle = dispatch("tour", BACK if back else None)
+    handle = dispatch(tour_past(name), BACK if back else None)
     workflows.publish("tour.go", {"went": True}, correlation=key_of(handle))
     worker = workers.start(f"{name}=stop@{nth or 1}")
     eventually(lambda: worker.code is not None or worker.is_stopped(), what=worker.said)
