@@ -1,11 +1,17 @@
 """What every test shares: a clear word instead of a hundred tracebacks when there is no PostgreSQL."""
 
+import signal
+
 import pytest
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import OperationalError
 from pytest_django import DjangoDbBlocker
 
 from example_project.database import unavailable
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell that starts us in the background has us ignore it, and so would all that tests start and then interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
