@@ -1,9 +1,9 @@
 """`python -m bench.plans`: EXPLAIN (ANALYZE, BUFFERS) of each statement that a worker sends, in tables with a past.
 
 Adds `--preload` finished runs (default 1,000,000: some minutes, some gigabytes) and `--waiting` ones that wait for an
-event, and as many that sleep (default 50,000), lets a worker process drain a hundred
-new ones, explains each transaction just before it is run, on a connection with the worker's own settings, and undoes
-that. Prints a line for each statement and writes docs/performance/plans.md.
+event, and as many that sleep (default 50,000), lets a worker process drain a hundred new ones of three shapes, explains
+each transaction just before it is run, on a connection with the worker's own settings, and undoes that. Prints a line
+for each statement and writes docs/performance/plans.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bench import results, server
 
 TIMES = 40
 """How often a statement is explained at most; the plan that had most to do is kept."""
-RUNS = 100
+RUNS = 99
+SHAPES = ("five-sync", "five-queued-stages", "compensate-four")
 
 
 @dataclass(slots=True)
@@ -88,7 +89,8 @@ def _explained(preload: int, waiting: int) -> dict[str, Plan]:
     if preload or waiting:
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE")
-    workflows.dispatch_many("five-sync", [{}] * RUNS)
+    for shape in SHAPES:
+        workflows.dispatch_many(shape, [{}] * (RUNS // len(SHAPES)))
     parameters = ports.connection_parameters()
 
     class Explaining(ports.AsyncPort):
