@@ -294,6 +294,34 @@ def test_what_perhaps_only_the_ledger_knows_is_read_before_it_is_undone(how: str
     assert undone_under[0][0] not in seen  # the job was added, and claimed
 
 
+@pytest.mark.parametrize("cut", ["workflow sweep", "workflow %"])
+def test_connections_that_are_cut_when_a_move_is_refused_cost_no_attempt(
+    cut: str, caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
+    """What the handler has returned is in hand while the run is read again."""
+    settings.WORKFLOW = {"POLL_INTERVAL": 30}  # nobody finds out in between
+
+    def pause(ctx: Any) -> None:
+        workflows.pause_queue("default")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name LIKE %s",
+                [cut],
+            )
+            assert cursor.fetchall()
+
+    deeds[WHOLE[1]] = pause
+    run = workflows.dispatch("chain", {})
+    Worked()
+    assert refused(caplog) == 1
+    done = Node.objects.get(run_id=run.run_id, path=WHOLE[1])
+    assert (done.status, done.attempt) == (states.COMPLETED, 1)
+    workflows.resume_queue("default")
+    Worked()
+    assert (status(run), called) == (states.COMPLETED, WHOLE)
+
+
 def test_what_has_a_higher_priority_goes_first() -> None:
     deeds[WHOLE[1]] = lambda ctx: workflows.dispatch("other", {}, priority=1)
     workflows.dispatch("chain", {})

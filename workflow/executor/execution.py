@@ -6,10 +6,14 @@ writes nothing but boundaries: one that is refused ends it, since its lease is g
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from asyncio import TimerHandle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+import psycopg
 
 from workflow import states
 from workflow.definitions import Action, Stage, Workflow
@@ -37,10 +41,15 @@ from workflow.sql import claim as claim_sql
 from workflow.sql.arrays import plain
 from workflow.store.claims import Claim, Misfit, read_again, snapshots
 from workflow.store.settle import Rejected, Settlement
+from workflow.store.trouble import is_connection_lost
+
+T = TypeVar("T")
 
 logger = logging.getLogger("workflow")
 
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between two tries to read what a refused move needs, while the database is away."""
 MAX_REFUSALS = 3
 """How often in a row a unit's data may be refused before its job goes back to the queue."""
 
@@ -161,7 +170,9 @@ class Execution:
                 continue
             refusals = 0
             if not settled or self._is_lost():
-                reason = self.lost or await self._loss()
+                reason = self.lost or await (
+                    self._insist(self._loss) if move.boundary.moves else self._loss()
+                )
                 if reason is None and move.boundary.moves:
                     move, facts = await self._plan_unmoved(move, facts, "others come first"), []
                     continue
@@ -275,7 +286,7 @@ class Execution:
         if self._mover is not None:
             self._mover.refused()
             self._mover = None
-        run = await self._read_again()
+        run = await self._insist(self._read_again)
         if run is None:
             raise RuntimeError("the run is gone, and the lease is not")
         self._plan = self._make_plan(run)
@@ -285,6 +296,20 @@ class Execution:
         move = self._plan.begin()
         move.asks = [ask for ask in move.asks if ask.ordinal not in heard]
         return move
+
+    async def _insist(self, read: Callable[[], Awaitable[T]]) -> T:
+        """What is read once a move is refused, however long the database is away: what user code has answered is in
+        hand, and would be taken for lost with its worker. A lease that is gone meanwhile ends that."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await read()
+            except psycopg.Error as error:
+                if self._is_lost() or not is_connection_lost(error):
+                    raise
+                logger.info("run %s is read again in %.1f s: %s", self.lease.run_id, pause, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _read_again(self) -> RunSnapshot | None:
         """The run as it is now; None when it is gone, or is not the definition's any more."""
