@@ -98,6 +98,28 @@ def test_a_compensation_is_given_back_without_an_attempt_too(workers: Launcher) 
     assert [attempt for attempt, _, _ in called(handle, "pair.s.a", "undo", times=2)] == [1, 1]
 
 
+@pytest.mark.parametrize("phase", ["run", "undo"])
+def test_an_atomic_handler_that_ends_while_it_is_given_back_counts_as_the_attempt_that_it_was(
+    workers: Launcher, phase: str
+) -> None:
+    way = {"one.b.atomic": ["sleep:0.6"]}
+    back = {"undo one.b.atomic": ["sleep:0.6"], "two.d.end": ["fatal"]}
+    handle = dispatch("chain", way if phase == "run" else back)
+    # Its last boundary waits for longer than the handler takes.
+    worker = workers.start("settle.before:job-release=sleep:1.2", settings={"SHUTDOWN_GRACE": 0})
+    called(handle, "one.b.atomic", phase)
+    assert worker.stop() == 0
+    name = states.EVENT_ACTION_COMPLETED if phase == "run" else states.EVENT_ACTION_COMPENSATED
+    told = RunEvent.objects.filter(run_id=handle.run_id, node="one.b.atomic", name=name)
+    assert [entry.data["attempt"] for entry in told] == [1]
+    assert list(Job.objects.values_list("lease_token", "attempt", "last_error")) == [(None, 0, "")]
+    assert not worker.lines("the engine failed")
+    workers.start()
+    finished(handle)
+    assert status(handle) == (states.COMPLETED if phase == "run" else states.COMPENSATED)
+    invariants.check(exact=True)
+
+
 def test_a_second_signal_leaves_now(workers: Launcher) -> None:
     worker = workers.start(settings={"SHUTDOWN_GRACE": 600})
     handle = dispatch("plain", {"plain.s.a": ["stubborn:60"]})

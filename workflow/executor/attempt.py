@@ -103,7 +103,7 @@ class Attempt:
         compensating: bool,
         key: str,
         secret_keys: frozenset[str],
-        checkpoint: Callable[[int, Any, str | None], Boundary],
+        checkpoint: Callable[[int, Any, str | None, int], Boundary],
         desk: Desk,
         step: str | None = None,
     ) -> None:
@@ -235,7 +235,7 @@ class Attempt:
         try:
             with transaction.atomic(using=using):
                 fact = self._conclude(self._call())
-                boundary = self._checkpoint(self.ordinal, fact.output, fact.text)
+                boundary = self._checkpoint(self.ordinal, fact.output, fact.text, self.number)
                 _prepend(boundary, fact.notes)
                 settlement = Settlement(self.lease, boundary)
                 if outermost:

@@ -185,7 +185,7 @@ class Execution:
                 return
             self._launch(move)
             if self.stopping and not self.attempts and not self.inbox:
-                await self._settle(self._plan.release().boundary)
+                await self._release()
                 return
             facts = await self._runtime.facts(self)
             if self._is_lost():
@@ -223,6 +223,21 @@ class Execution:
             state = plan.run.state if isinstance(plan, Undo) else plan.states.of(plan.ordinal)
             tell(self.lease.run_id, self.workflow.name, plan.run.input, state, boundary)
         return settled
+
+    async def _release(self) -> None:
+        """Gives the unit back. An atomic handler that was told to stop may have settled its node just before: then
+        the rest is given back as it is now."""
+        try:
+            await self._settle(self._plan.release().boundary)
+        except Rejected:
+            before = self._plan
+            run = await self._read_again()
+            if run is None:
+                raise
+            self._plan = self._make_plan(run)
+            if isinstance(before, Unit):
+                self._plan.inflight = before.inflight
+            await self._settle(self._plan.release().boundary)
 
     async def _plan_anew(self, rejected: Rejected, facts: Iterable[Fact]) -> Move:
         """Reads the run again; what the database would not take becomes the error of its node.

@@ -108,9 +108,11 @@ class Undo:
             self._count(-1)
         return self._release(0.0)
 
-    def checkpoint(self, ordinal: int, output: Any, text: str | None) -> Boundary:
-        """The mark of one atomic compensation alone: its handler settles it in its own transaction."""
-        path, data = self.tree.nodes[ordinal].path, compact({"attempt": self._attempt[ordinal]})
+    def checkpoint(self, ordinal: int, output: Any, text: str | None, number: int = 0) -> Boundary:
+        """The mark of one atomic compensation alone: its handler, in attempt `number`, settles it in its own
+        transaction."""
+        attempt = max(self._attempt[ordinal], number)  # this plan may be about to give it back
+        path, data = self.tree.nodes[ordinal].path, compact({"attempt": attempt})
         return Boundary(
             compensating=True,
             history=[HistoryEntry(states.EVENT_ACTION_COMPENSATED, path, data)],

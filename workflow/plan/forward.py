@@ -111,13 +111,14 @@ class Unit(Settling):
         move.done = True
         return move
 
-    def checkpoint(self, ordinal: int, output: Any, text: str | None) -> Boundary:
+    def checkpoint(self, ordinal: int, output: Any, text: str | None, number: int = 0) -> Boundary:
         """The completion of one atomic action alone: its handler settles it in its own transaction.
 
-        Changes nothing here; `Completed(settled=True)` tells the unit once that is committed.
+        `number` is the handler's attempt. Changes nothing here; `Completed(settled=True)` tells the unit once that is
+        committed.
         """
         node = self.tree.nodes[ordinal]
-        attempt = self.attempt[ordinal]
+        attempt = max(self.attempt[ordinal], number)  # this plan may be about to give it back
         patch = nest(node.key, output)
         stale = "" if attempt > 1 else None
         return Boundary(
