@@ -50,6 +50,27 @@ def test_a_run_without_a_job_is_given_the_one_that_its_tree_says_comes_next() ->
     assert handle.status().run.status == "completed"
 
 
+def test_a_queued_part_without_a_job_is_given_its_own() -> None:
+    """Its parent would await it for good, and be given a job again by every sweep."""
+    tries: list[int] = []
+
+    def loses_its_job(state: dict[str, Any], ctx: Any) -> None:
+        tries.append(ctx.attempt)
+        if ctx.attempt == 1:
+            Job.objects.filter(run_id=ctx.run_id).delete()
+
+    parts = [Action("a", loses_its_job, via="queue"), Action("b", lambda state: None)]
+    handle = workflows.dispatch(Workflow("apart", stages=[Stage("s", actions=parts, via="queue")]), {})
+    drain(handle.run_id)
+    assert not Job.objects.filter(run_id=handle.run_id).exists()
+    advance(61)
+    assert sweeps.run_once()["runs"] == 1
+    for _ in range(2):  # the attempt that was lost, and the next one after its backoff
+        advance(10)
+        drain(handle.run_id)
+    assert (handle.status().run.status, tries) == ("completed", [1, 2])
+
+
 def test_a_compensation_without_a_job_goes_on_too() -> None:
     handle = workflows.dispatch(PLAIN, {})
     drain(handle.run_id)

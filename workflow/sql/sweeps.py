@@ -74,6 +74,12 @@ WHERE r.id = %s::uuid AND {_IDLE} AND r.updated_at < now() - %s * interval '1 se
 FOR NO KEY UPDATE SKIP LOCKED
 """
 
+_BEGUN: Final = """(
+    {node}.kind <> 'pipeline' AND {node}.status IN ('running', 'waiting')
+    AND ('x' || right({node}.id::text, 5))::bit(20)::int = {node}.unit
+)"""
+# A stage or an action with a job of its own, begun and not over: its parent has nothing to do but to await it.
+
 ADVANCE_RUN: Final = f"""
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at, last_error)
 SELECT gen_random_uuid(), CASE WHEN r.status = 'compensating' THEN 'compensate' ELSE 'unit' END, r.id,
@@ -81,15 +87,20 @@ SELECT gen_random_uuid(), CASE WHEN r.status = 'compensating' THEN 'compensate' 
        'found without a job'
 FROM workflow_run AS r
 LEFT JOIN LATERAL (
-    SELECT n.id FROM workflow_node AS n
-    WHERE n.run_id = r.id AND n.kind = 'pipeline' AND n.status NOT IN ('completed', 'skipped')
-    ORDER BY n.id LIMIT 1
-) AS next ON true
+    SELECT min(n.id::text) FILTER (WHERE n.kind = 'pipeline' AND n.status NOT IN ('completed', 'skipped'))::uuid AS pipeline,
+           array_agg(n.id) FILTER (WHERE {_BEGUN.format(node="n")} AND NOT EXISTS (
+               SELECT 1 FROM workflow_node AS below
+               WHERE below.run_id = r.id AND starts_with(below.path, n.path || '.') AND {_BEGUN.format(node="below")}
+           )) AS begun
+    FROM workflow_node AS n WHERE n.run_id = r.id
+) AS tree ON true
+LEFT JOIN LATERAL unnest(coalesce(tree.begun, ARRAY[tree.pipeline])) AS next(id) ON true
 WHERE r.id = %s::uuid AND (r.status = 'compensating' OR next.id IS NOT NULL) AND {_IDLE}
 ON CONFLICT (run_id, node_id) DO NOTHING
 RETURNING id
 """
-"""Gives an idle run the job that its tree says comes next; the unit then finds out what is left to do."""
+"""Gives an idle run the job that its tree says comes next; the unit then finds out what is left to do. Those come first
+that a parent would await: each innermost one that has begun; else the first pipeline that is not done."""
 
 FAIL_RUN: Final = f"""
 WITH failed AS (
