@@ -47,6 +47,26 @@ def test_a_locked_run_holds_up_no_other_run_of_its_worker(workers: Launcher) -> 
     invariants.check(exact=True)
 
 
+@pytest.mark.parametrize("table", ["node", "job"])
+def test_nor_does_one_of_which_another_row_is_locked(workers: Launcher, table: str) -> None:
+    """As an administrator does who has changed one by hand, and not committed it yet."""
+    workers.start()
+    held = dispatch("pair", {"pair.s.a": ["sleep:0.5"]})
+    called(held, "pair.s.a")
+    with psycopg.connect(database_url()) as other:
+        other.execute(f"SELECT 1 FROM workflow_{table} WHERE run_id = %s FOR UPDATE", (held.run_id,))
+        eventually(lambda: calls(held, "pair.s.a")[0][2])
+        begun = time.monotonic()
+        for _ in range(3):
+            finished(*(dispatch("pair") for _ in range(4)), within=30)
+        assert time.monotonic() - begun < 30
+        assert status(held) == states.RUNNING
+        other.rollback()
+    finished(held)
+    assert node(held, "pair.s.a").attempt == 1
+    invariants.check(exact=True)
+
+
 def test_an_event_reaches_the_others_while_one_run_is_locked(workers: Launcher) -> None:
     workers.start()
     handles = [dispatch("anyones") for _ in range(5)]

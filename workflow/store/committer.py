@@ -40,6 +40,11 @@ GATHERING: Final = 0.003
 much as a dozen boundaries in it."""
 
 
+LEFT_ALONE: Final = 5.0
+"""Seconds for which a run is left alone of which another row than its own is locked: to find that out again, and of
+which one in a batch, takes two seconds in which nothing is settled."""
+
+
 class Outages(Protocol):
     """Whoever keeps count of times when the database is away."""
 
@@ -86,6 +91,8 @@ class Committer:
         self._working: asyncio.Task[None] | None = None
         self._locked: set[str] = set()
         """Runs that somebody else has locked."""
+        self._left_alone: set[str] = set()
+        """Runs of which somebody else has locked a row beneath, as long as they are not tried again."""
         self._looking: asyncio.Task[None] | None = None
         self._wanted = 0
         """How many boundaries are waited for before the next commit; 0 for none."""
@@ -163,7 +170,7 @@ class Committer:
         """As many as fit, one of a run at most and none of a locked one, in the order of their arrival."""
         batch: list[Item] = []
         rest: list[Item] = []
-        runs = set(self._locked)
+        runs = self._locked | self._left_alone
         for item in self._queue:
             run_id = item[0].lease.run_id
             if run_id in runs or len(batch) >= self._limit:
@@ -184,8 +191,11 @@ class Committer:
             if failpoints.armed:
                 _hit("settle.after", settlements)
         except psycopg.errors.LockNotAvailable:
+            if not await self._set_aside([s.lease.run_id for s in settlements]):
+                if len(batch) > 1:  # no run is locked, but a row beneath one: each tells for itself
+                    return [told for item in batch for told in await self._commit([item])]
+                self._leave_alone(settlements[0].lease.run_id)
             self._queue[:0] = batch
-            await self._set_aside([s.lease.run_id for s in settlements])
             return []
         except psycopg.Error as error:
             if len(batch) == 1:
@@ -236,18 +246,30 @@ class Committer:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 5.0)
 
-    async def _set_aside(self, run_ids: list[str]) -> None:
-        """Some of these runs are locked: finds out which, and leaves them for later."""
+    async def _set_aside(self, run_ids: list[str]) -> bool:
+        """Some of these runs are locked: finds out which, and leaves them for later. False when none is found."""
         try:
             found = await locked_runs(self._port, run_ids)
         except psycopg.Error as error:  # they are tried again as they are
             logger.info("locked runs could not be told apart: %s", error)
-            return
+            return True
         if found:
             logger.info("boundaries of %d runs wait for another session's lock", len(found))
             self._locked |= found
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look_again(), name="workflow-locked")
+        return bool(found)
+
+    def _leave_alone(self, run_id: str) -> None:
+        """Somebody has locked a node or a job of this run, which nobody can be asked: it is tried again in a while."""
+        logger.info("a boundary of run %s waits for another session's lock on a row of it", run_id)
+        self._left_alone.add(run_id)
+
+        def over() -> None:
+            self._left_alone.discard(run_id)
+            self._go_on()
+
+        asyncio.get_running_loop().call_later(LEFT_ALONE, over)
 
     async def _look_again(self) -> None:
         pause = self._first_pause
