@@ -86,6 +86,13 @@ class Execution:
         ordinal = self.claim.ordinal
         return Unit(self.workflow.tree, ordinal if run.places is None else run.places.index(ordinal), run)
 
+    def _replan(self, run: RunSnapshot, inflight: set[int]) -> None:
+        """A new plan for the run as it is now, told of what is at work and of what the old one alone knew."""
+        before, self._plan = self._plan, self._make_plan(run)
+        self._plan.inflight = inflight
+        if isinstance(before, Unit) and isinstance(self._plan, Unit):
+            self._plan.resumed = before.resumed & inflight
+
     # --- called by the runtime ------------------------------------------------------------------
 
     def post(self, fact: Fact, attempt: Attempt | None = None) -> bool:
@@ -230,13 +237,10 @@ class Execution:
         try:
             await self._settle(self._plan.release().boundary)
         except Rejected:
-            before = self._plan
             run = await self._read_again()
             if run is None:
                 raise
-            self._plan = self._make_plan(run)
-            if isinstance(before, Unit):
-                self._plan.inflight = before.inflight
+            self._replan(run, self._plan.inflight)
             await self._settle(self._plan.release().boundary)
 
     async def _plan_anew(self, rejected: Rejected, facts: Iterable[Fact]) -> Move:
@@ -263,9 +267,8 @@ class Execution:
                 failed.append(Failed(fact.ordinal, error, final=True))
             else:
                 failed.append(Refused(fact.ordinal, error))
-        self._plan = self._make_plan(run)
         waiting = {fact.ordinal for fact in (*failed, *self.inbox)}  # heard of already, or about to be
-        self._plan.inflight = {*self.attempts, *waiting}
+        self._replan(run, {*self.attempts, *waiting})
         self.inbox[:0] = failed
         return self._plan.begin()
 
@@ -304,9 +307,8 @@ class Execution:
         run = await self._insist(self._read_again)
         if run is None:
             raise RuntimeError("the run is gone, and the lease is not")
-        self._plan = self._make_plan(run)
         heard = {fact.ordinal for fact in (*facts, *self.inbox) if not isinstance(fact, Due)}
-        self._plan.inflight = {*self.attempts, *heard}
+        self._replan(run, {*self.attempts, *heard})
         self.inbox[:0] = facts
         move = self._plan.begin()
         move.asks = [ask for ask in move.asks if ask.ordinal not in heard]

@@ -67,8 +67,8 @@ class Unit(Settling):
         """Nodes with jobs of their own in the groups that are open."""
         self._seen_due: set[int] = set()
         """Nodes that were not due at the claim, and have been told so."""
-        self._resumed: set[int] = set()
-        """Handlers at work that were suspended before."""
+        self.resumed: set[int] = set()
+        """Handlers at work that were suspended before. A plan that is made anew takes them over."""
 
     # --- what the executor calls ----------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Unit(Settling):
         if self._counts_no_more(fact):
             return
         self.inflight.discard(ordinal)
-        self._resumed.discard(ordinal)
+        self.resumed.discard(ordinal)
         match fact:
             case Completed(settled=True):
                 self._settled_itself(ordinal, fact.output)
@@ -239,7 +239,7 @@ class Unit(Settling):
         self._later[ordinal] = delay
 
     def _give_back(self, ordinal: int) -> None:
-        if ordinal in self._resumed:  # its attempt began long ago; it is replayed once more
+        if ordinal in self.resumed:  # its attempt began long ago; it is replayed once more
             self._suspend(ordinal, 0.0)
             return
         attempt = self.attempt[ordinal]
@@ -340,7 +340,7 @@ class Unit(Settling):
         if not self._too_early(ordinal):
             self._draft.say(states.EVENT_RESUMED, self.tree.nodes[ordinal].path)
             self._draft.change(ordinal, RUNNING)
-            self._resumed.add(ordinal)
+            self.resumed.add(ordinal)
             self._launch(ordinal)
 
     def _resume_wait(self, ordinal: int) -> None:

@@ -248,11 +248,14 @@ class Workers:
         snapshot = self.database.snapshot(actor.lease)
         undo = actor.kind == states.COMPENSATE
         tree = self.database.tree
+        before = actor.plan
         actor.plan = Undo(tree, snapshot) if undo else Unit(tree, actor.lease.ordinal, snapshot)
         actor.plan.inflight = {
             *actor.running,
             *(fact.ordinal for fact in actor.inbox if not isinstance(fact, Due)),
         }
+        if isinstance(before, Unit) and isinstance(actor.plan, Unit):
+            actor.plan.resumed = before.resumed & actor.plan.inflight
         actor.told = []
         actor.move = actor.plan.begin()
         return actor.move

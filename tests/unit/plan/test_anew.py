@@ -17,6 +17,18 @@ def test_handlers_that_are_at_work_are_neither_lost_nor_started_again():
     assert [scene.row(path).attempt for path in ("w.s.a", "w.s.b")] == [1, 1]
 
 
+def test_a_replay_that_is_given_back_after_that_spends_no_attempt_and_gains_none():
+    scene = Scene(flow(stage("s")))
+    scene.suspend(scene.take(), "w.s.a")
+    scene.wait()
+    unit = scene.take()
+    scene.workers.anew(unit)
+    scene.workers.settle(unit)
+    scene.workers.shutdown(unit)
+    assert scene.status("w.s.a") == ["waiting"]
+    assert scene.row("w.s.a").attempt == 1
+
+
 def test_the_second_of_two_answers_to_one_question_is_not_heard():
     scene = Scene(flow(stage("s", act("a", when=nothing))))
     unit = scene.take()
