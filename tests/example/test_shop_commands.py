@@ -7,9 +7,10 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.db.models import F
 
+from example_project.shop.management.commands.shop_demo import leaving_on_signals
 from example_project.shop.models import Order, Product
 from workflow.models import Run
 
@@ -88,9 +89,26 @@ def test_an_interrupted_demo_leaves_no_worker(manage: Manage, number: int) -> No
     output = read_until(demo, "orders placed")
     demo.send_signal(number)
     output += read_all(demo)
-    assert demo.returncode == 130
+    assert demo.returncode == 130, output
     assert "Traceback" not in output
     assert all(is_gone(pid) for pid in workers_of(output))
+
+
+def fails(interrupted: bool) -> None:
+    """A statement that a signal has cut off leaves a connection on which the next one fails."""
+    with leaving_on_signals():
+        try:
+            if interrupted:
+                signal.raise_signal(signal.SIGTERM)
+        finally:
+            raise OperationalError("another command is already in progress")
+
+
+def test_what_an_interruption_makes_of_the_connection_is_no_failure_of_the_demo() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fails(interrupted=True)
+    with pytest.raises(OperationalError):
+        fails(interrupted=False)
 
 
 def test_only_one_demo_runs_at_a_time(manage: Manage) -> None:

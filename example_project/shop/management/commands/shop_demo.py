@@ -44,7 +44,7 @@ class Command(BaseCommand):
         console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140, highlight=False)
         screen = LiveScreen(console) if console.is_terminal else PlainScreen(console)
         try:
-            with only_one_at_a_time(), leaving_on_signals():
+            with leaving_on_signals(), only_one_at_a_time():
                 # Their own queue, and the default one: that is where published events are handed out.
                 with Workers("--queue", QUEUE, "default", workflow_settings=QUICK_LEASES) as workers, screen:
                     demo = Demo(
@@ -110,14 +110,27 @@ def only_one_at_a_time() -> Iterator[None]:
 
 @contextmanager
 def leaving_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end this process as Ctrl-C does, so that no worker is left behind."""
+    """SIGTERM and SIGHUP end this process as Ctrl-C does, so that no worker is left behind.
+
+    One that comes in the middle of a statement leaves the connection in no state for the next one. What is raised then
+    on the way out is no failure of the demo's.
+    """
+    told = False
 
     def leave(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        told = True
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
+    except Exception as error:
+        if told:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
