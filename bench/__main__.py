@@ -1,7 +1,7 @@
 """`python -m bench`: the benchmarks of this engine alone, as a table; writes docs/performance/results.json.
 
 Without options some minutes. `--growth` measures in tables with 100,000 and 1,000,000 finished runs instead, and with
-50,000 waiting and 50,000 sleeping ones: half an hour and some gigabytes. `--preload N`: the same with N finished runs.
+50,000 waiting and 50,000 sleeping ones: some minutes and some gigabytes. `--preload N`: the same with N finished runs.
 """
 
 from __future__ import annotations
