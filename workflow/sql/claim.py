@@ -20,9 +20,11 @@ pairs AS (
 # The distinct (queue, priority) pairs, by skipping through the index: one descent a pair. Within a pair the due
 # jobs come first, so jobs that are due later are never read, however many there are.
 
-OPEN: Final = """
-p.queue <> ALL (ARRAY(SELECT q.queue FROM workflow_pausedqueue AS q WHERE q.until IS NULL OR q.until > now()))
-"""
+UNPAUSED: Final = """<> ALL (ARRAY(
+    SELECT q.queue FROM workflow_pausedqueue AS q WHERE q.until IS NULL OR q.until > now()))"""
+# After the name of a column: that this queue is not paused.
+
+OPEN: Final = f"p.queue {UNPAUSED}"
 # Whether the queue of a pair is not paused. The few paused ones are read once a statement, whatever there is to claim,
 # and a pair that is paused is left out before any job of it is looked at or locked.
 

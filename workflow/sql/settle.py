@@ -50,7 +50,7 @@ UPDATE_RUNS: Final = _UPDATE_RUNS.format(types="", columns="", guard="")
 
 _MAY_MOVE: Final = f"""
   AND CASE WHEN b.moves THEN
-      r.queue <> ALL (ARRAY(SELECT q.queue FROM workflow_pausedqueue AS q WHERE q.until IS NULL OR q.until > now()))
+      r.queue {claim.UNPAUSED}
       AND NOT EXISTS (SELECT FROM workflow_job AS o WHERE o.run_id = r.id AND o.id <> b.job AND o.kind <> 'check')
       AND r.priority >= ALL (ARRAY(
           SELECT p.priority FROM pairs AS p CROSS JOIN LATERAL (
@@ -59,7 +59,7 @@ _MAY_MOVE: Final = f"""
               LIMIT 1
           ) AS due
           WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND (%s::bool OR p.queue <> {events.QUEUE})
-            AND {claim.OPEN.strip()}))
+            AND {claim.OPEN}))
       ELSE true END"""
 
 UPDATE_RUNS_MOVING: Final = f"""WITH RECURSIVE {claim.PAIRS}{

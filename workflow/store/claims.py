@@ -104,7 +104,7 @@ async def claim(
         which = (sql.CLAIM_SPARING, (workflows, versions, limit, names, names, limit, worker_id))
     failpoints.hit("claim.before")
     opening = None if openings is None else openings.statement(worker_id)
-    rows, *opened, runs, due = await port.run(
+    rows, *begun, runs, due = await port.run(
         [
             which,
             *([] if opening is None else [opening]),
@@ -113,7 +113,7 @@ async def claim(
         ]
     )
     claimed = [Claim(*row) for row in rows]
-    _match(claimed, runs, opened[0] if opened else [])
+    _match(claimed, runs, begun[0] if begun else [])
     if claimed:
         failpoints.hit("claim.after")
     if any(each.opened for each in claimed):
@@ -121,12 +121,13 @@ async def claim(
     return claimed, due[0][0]
 
 
-def _match(claimed: Iterable[Claim], runs: Rows, opened: Rows) -> None:
+def _match(claimed: Iterable[Claim], runs: Rows, begun: Rows) -> None:
+    """Gives each claim its run; one that was begun meanwhile counts as it was before."""
     by_id = {row[0]: ClaimedRun(*row) for row in runs}
-    begun = {run_id: (seq, at) for run_id, seq, at, _ in opened}
+    opened_by_id = {run_id: (seq, at) for run_id, seq, at, _ in begun}
     for claim in claimed:
         claim.run = by_id.get(claim.run_id or "")
-        claim.opened = begun.get(claim.run_id or "")
+        claim.opened = opened_by_id.get(claim.run_id or "")
         if claim.run is not None and claim.opened is not None:
             claim.run.status = states.PENDING
 

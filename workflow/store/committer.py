@@ -193,7 +193,7 @@ class Committer:
         except psycopg.errors.LockNotAvailable:
             if not await self._set_aside([s.lease.run_id for s in settlements]):
                 if len(batch) > 1:  # no run is locked, but a row beneath one: each tells for itself
-                    return [told for item in batch for told in await self._commit([item])]
+                    return await self._commit_singly(batch)
                 self._leave_alone(settlements[0].lease.run_id)
             self._queue[:0] = batch
             return []
@@ -205,14 +205,16 @@ class Committer:
                     rejected.__cause__ = error
                     future.set_exception(rejected)
                 return []
-            return [
-                told for item in batch for told in await self._commit([item])
-            ]  # one bad boundary fails alone
+            return await self._commit_singly(batch)  # one bad boundary fails alone
         self.commits += 1
         self.boundaries += len(batch)
         if self._announce is not None:
             self._announce([s for s in settlements if s.seq is not None])
         return batch
+
+    async def _commit_singly(self, batch: list[Item]) -> list[Item]:
+        """Each in a transaction of its own."""
+        return [told for item in batch for told in await self._commit([item])]
 
     async def _run(self, settlements: list[Settlement]) -> None:
         """One transaction; tried again while the database is away. A refusal of the data is raised."""

@@ -14,7 +14,7 @@ from tests.edges.commands.conftest import call, end, park
 from workflow import Stage, WaitFor, Workflow, parallel, states, workflows
 from workflow.models import Job, Node
 from workflow.registry import registry
-from workflow.results import RunStatus
+from workflow.results import RunHandle, RunStatus
 from workflow.testing import drain
 
 # list
@@ -78,6 +78,18 @@ class TestList:
 # status
 
 
+def suspended(event: str) -> RunHandle:
+    """A run whose handler waits for that event without an end."""
+
+    def pour(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.wait_event("cooled", event, timeout=None)
+
+    with registry.isolated():
+        handle = workflows.dispatch(Workflow("commands-pour", stages=[Stage("pour", run=pour)]))
+        drain(handle.run_id)
+    return handle
+
+
 @pytest.mark.django_db
 class TestStatus:
     def test_the_tree_in_lines(self, tea):
@@ -112,12 +124,7 @@ class TestStatus:
         assert "tea.paid about ********" in shown
 
     def test_the_event_that_a_durable_step_waits_for_is_said(self):
-        def pour(state: dict[str, Any], ctx: Any) -> None:
-            ctx.step.wait_event("cooled", "tea.cooled\x1b", timeout=None)
-
-        with registry.isolated():
-            handle = workflows.dispatch(Workflow("commands-pour", stages=[Stage("pour", run=pour)]))
-            drain(handle.run_id)
+        handle = suspended("tea.cooled\x1b")
         shown = call("workflow:status", handle.run_id)
         assert "waits for    tea.cooled\\x1b (commands-pour.pour.pour#run, step cooled)\n" in shown
         workflows.cancel(handle.run_id)
@@ -134,13 +141,7 @@ class TestStatus:
         assert "goes on" not in call("workflow:status", handle.run_id)
 
     def test_a_step_without_an_end_goes_on_at_no_time_of_its_own(self):
-        def pour(state: dict[str, Any], ctx: Any) -> None:
-            ctx.step.wait_event("cooled", "tea.cooled", timeout=None)
-
-        with registry.isolated():
-            handle = workflows.dispatch(Workflow("commands-pour", stages=[Stage("pour", run=pour)]))
-            drain(handle.run_id)
-        assert "goes on" not in call("workflow:status", handle.run_id)
+        assert "goes on" not in call("workflow:status", suspended("tea.cooled").run_id)
 
     def test_of_many_waits_the_first_are_shown(self):
         waits = [Stage(f"w{number}", wait_for=WaitFor(f"tea.{number}")) for number in range(12)]
