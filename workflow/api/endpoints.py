@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.utils.cache import get_conditional_response
 
 from workflow import bulk, history, viewing, workflows
-from workflow.api import schemas, wire
+from workflow.api import refusals, schemas, wire
 from workflow.api.access import who
 from workflow.conf import conf
 from workflow.errors import RunNotFound
@@ -131,6 +131,28 @@ def cancel_many(call: Call) -> HttpResponse:
     return _many(
         call, lambda run_id: workflows.cancel(run_id, body.reason, compensate=body.compensate, by=by)
     )
+
+
+# --- queues -------------------------------------------------------------------------------------
+
+
+def list_pauses(call: Call) -> HttpResponse:
+    return wire.answer(schemas.PausePage(items=workflows.paused_queues()))
+
+
+def pause(call: Call) -> HttpResponse:
+    body: schemas.PauseBody = call.body
+    end = body.seconds if body.until is None else body.until
+    try:
+        paused = workflows.pause_queue(body.queue, until=end, reason=body.reason, by=call.by)
+    except ValueError as error:  # by the database's clock it has passed
+        raise refusals.wrong(str(error)) from error
+    return wire.answer(paused)
+
+
+def unpause(call: Call) -> HttpResponse:
+    queue: str = call.body.queue
+    return wire.answer(schemas.Unpaused(queue=queue, resumed=workflows.resume_queue(queue, by=call.by)))
 
 
 # --- inside -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from workflow import errors
 from workflow.api import endpoints, refusals, schemas
 from workflow.api.endpoints import Endpoint
-from workflow.results import RunPage, RunStatus
+from workflow.results import PausedQueueInfo, RunPage, RunStatus
 
 COMMON: Final = (
     refusals.TOO_LARGE,
@@ -98,6 +98,32 @@ OPERATIONS: Final = (
         {200: schemas.BulkResult},
         body=schemas.BulkCancelBody,
         one_by_one=True,
+    ),
+    Operation(
+        "pauses",
+        "GET",
+        "pauses/",
+        "Queues that are paused",
+        endpoints.list_pauses,
+        {200: schemas.PausePage},
+    ),
+    Operation(
+        "pause",
+        "POST",
+        "pause/",
+        "Pause a queue",
+        endpoints.pause,
+        {200: PausedQueueInfo},
+        body=schemas.PauseBody,
+    ),
+    Operation(
+        "unpause",
+        "POST",
+        "unpause/",
+        "Resume a paused queue",
+        endpoints.unpause,
+        {200: schemas.Unpaused},
+        body=schemas.UnpauseBody,
     ),
     Operation(
         "run",

@@ -10,12 +10,20 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal, LiteralString
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from workflow import bulk, history
 from workflow.manager import arguments
-from workflow.results import RunState
+from workflow.results import PausedQueueInfo, RunState
 
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
@@ -39,6 +47,23 @@ def _storable(value: str) -> str:
     except UnicodeEncodeError:
         raise _wrong("must not hold half a surrogate pair") from None
     return value
+
+
+def _written_moment(value: object) -> object:
+    """A time as JSON can have it: pydantic alone would take a number, and the text of one, for a Unix time."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise _wrong("must be a time in ISO 8601, with an offset") from None
+
+
+def _ordinary(queue: str) -> str:
+    try:
+        return arguments.ordinary_queue(queue)
+    except ValueError:
+        raise _wrong("must not be the engine's own queue") from None
 
 
 Digits = BeforeValidator(_plain_digits)
@@ -132,6 +157,31 @@ class ResumeBody(Body):
     payload: Any = Field(None, description="Taken for the payload of the event.")
 
 
+class PauseBody(Body):
+    """Which queue to pause, and for how long: `until` or `seconds`, or neither for no end."""
+
+    queue: Annotated[Queue, AfterValidator(_ordinary)] = Field(description="Its name.")
+    until: Annotated[AwareDatetime, BeforeValidator(_written_moment)] | None = Field(
+        None, description="When the pause ends."
+    )
+    seconds: float | None = Field(
+        None, gt=0, le=arguments.MAX_DELAY, allow_inf_nan=False, description="After how long it ends."
+    )
+    reason: Reason = Field("", description="For whoever finds it paused.")
+
+    @model_validator(mode="after")
+    def _ends_once(self) -> PauseBody:
+        if self.until is not None and self.seconds is not None:
+            raise _wrong("until and seconds can't be given together")
+        return self
+
+
+class UnpauseBody(Body):
+    """Which queue to resume."""
+
+    queue: Queue = Field(description="Its name.")
+
+
 class Filter(Body):
     """Which runs a bulk command is for: `ids` alone, or at least one of the others, of which all must hold."""
 
@@ -197,6 +247,19 @@ class HistoryPage(BaseModel):
 
     items: list[HistoryEntry]
     next: int | None
+
+
+class PausePage(BaseModel):
+    """The queues that are paused now, by name."""
+
+    items: list[PausedQueueInfo]
+
+
+class Unpaused(BaseModel):
+    """The queue is not paused; `resumed` is false when it was not before either."""
+
+    queue: str
+    resumed: bool
 
 
 class Refusal(BaseModel):

@@ -37,12 +37,17 @@ def events(run_id: uuid.UUID, name: str) -> list[Any]:
     return list(RunEvent.objects.filter(run_id=run_id, name=name).values_list("data", flat=True))
 
 
-READS = ["", "{run}/", "{run}/history/", "openapi.json"]
-WRITES = ["dispatch/", "retry/", "cancel/", "{run}/retry/", "{run}/cancel/", "{run}/resume/"]
+READS = ["", "{run}/", "{run}/history/", "pauses/", "openapi.json"]
+WRITES = [
+    *("dispatch/", "retry/", "cancel/", "pause/", "unpause/"),
+    *("{run}/retry/", "{run}/cancel/", "{run}/resume/"),
+]
 BODIES: dict[str, Any] = {
     "dispatch/": {"workflow": "web-free"},
     "retry/": {"filter": {"status": "failed"}},
     "cancel/": {"filter": {"status": "waiting"}},
+    "pause/": {"queue": "reports"},
+    "unpause/": {"queue": "reports"},
 }
 
 
