@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -27,8 +27,10 @@ from workflow import Action, Stage, Workflow, parallel, progress, workflows
 from workflow.ids import new_run_id
 from workflow.models import Run, RunEvent
 from workflow.registry import registry
+from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import connection_parameters
 from workflow.testing import drain
+from workflow.worker.pusher import Pusher
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -273,6 +275,42 @@ def test_a_worker_without_a_layer_notifies_of_all_that_it_wrote_a_few_times_a_se
         ranges = listener.hear(1)
     assert ranges == {str(run_id): (1, Run.objects.get(pk=run_id).seq) for run_id in run_ids}
     assert len(listener.payloads) <= 2 + seconds / 0.2
+
+
+class Noting:
+    """A port that keeps the payloads of notifications."""
+
+    def __init__(self) -> None:
+        self.payloads: list[str] = []
+        self.told = asyncio.Event()
+
+    async def run(self, statements: Sequence[Statement]) -> list[Rows]:
+        for statement, parameters in statements:
+            assert statement == progress.NOTIFY
+            self.payloads.append(str(parameters[0]))
+        self.told.set()
+        return [[] for _ in statements]
+
+
+async def test_what_is_appended_soon_after_one_another_is_told_at_once_and_in_nobodys_way(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.CHANNEL_LAYERS = NONE
+    monkeypatch.setattr("workflow.worker.pusher.NOTIFY_DELAY", 0.5)
+    run_id, port = str(new_run_id()), Noting()
+    pusher = Pusher(port)
+    telling = asyncio.create_task(pusher.run())
+    try:
+        pusher.announce_rows([(run_id, 1, "started", None, None, None)])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert port.payloads == []
+        pusher.announce_rows([(run_id, 2, "completed", None, None, None)])
+        async with asyncio.timeout(PATIENCE):
+            await port.told.wait()
+        assert [progress.parse(payload) for payload in port.payloads] == [{run_id: (1, 2)}]
+    finally:
+        telling.cancel()
 
 
 def test_commands_without_a_layer_notify_after_their_commit(settings: Any) -> None:

@@ -37,8 +37,11 @@ SHARE: Final = 0.15
 """Once more than `BACKLOG` entries wait, the layer gets this share of the loop's time, so many seconds at once:
 a message costs the loop about half a millisecond, far more than the transition that it tells of."""
 BACKLOG: Final = 50
-NOTIFY_INTERVAL: Final = 0.25
-"""Seconds between two notifications of one process."""
+NOTIFY_DELAY: Final = 0.05
+"""Seconds for which what is new waits for more of the kind before PostgreSQL is told: at once, the first entry of a run
+that comes alone would take CPU from the very run that it tells of, and the rest of it would need another."""
+NOTIFY_INTERVAL: Final = 0.2
+"""Seconds after a notification until the next one may begin to wait."""
 SIGNALS_LAST: Final = 5.0
 """Seconds that receivers of signals get for what is left when the worker stops."""
 NOTIFY_REST: Final = 2.0
@@ -155,6 +158,8 @@ class Pusher:
         """Empties the queue until cancelled."""
         while True:
             await self._filled.wait()
+            if self._notifies:
+                await asyncio.sleep(NOTIFY_DELAY)
             self._filled.clear()
             await self._notify()
             await self._empty()
