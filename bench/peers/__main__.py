@@ -44,6 +44,7 @@ class Contender:
 
 CONTENDERS = (
     Contender("rawpg", "rawpg"),
+    Contender("rawpg, woken", "rawpg", extra={"woken": "1"}),
     Contender("ours, plain", "ours"),
     Contender("Absurd", "absurd"),
     Contender("ours, async", "ours", extra={"async": "1"}),

@@ -1,6 +1,7 @@
 """No product: the least that keeps a step durable, one commit each, in plain psycopg.
 
-No tree, no lease, no retry, no history, no recovery. A bound for whoever commits each step alone.
+No tree, no lease, no retry, no history, no recovery. A bound for whoever commits each step alone. It polls; with
+`woken=1` a notification wakes its only thread, which bounds how soon a durable step can begin and a chain can end.
 """
 
 from __future__ import annotations
@@ -27,23 +28,32 @@ UPDATE flow SET status = 1
 WHERE id IN (SELECT id FROM flow WHERE status = 0 ORDER BY id LIMIT 10 FOR UPDATE SKIP LOCKED)
 RETURNING id, timed
 """
+START = "INSERT INTO flow (timed) VALUES (%s) RETURNING id"
+START_AND_WAKE = f"WITH started AS ({START}) SELECT id, pg_notify('flow', '') FROM started"
 THREADS = 4
 POLL = 0.02
+PATIENCE = 0.5
+"""Seconds for which a thread that is woken waits at most."""
 
 
 class Driver(Engine):
     scale = 6
     unfinished_query = "SELECT count(*) FROM flow WHERE status < 2"
 
+    @property
+    def woken(self) -> bool:
+        return "woken" in self.options.extra
+
     def describe(self) -> str:
-        return f"{THREADS} threads, claims 10 at once, polls each {POLL} s"
+        how = "1 thread, woken" if self.woken else f"{THREADS} threads, polls each {POLL} s"
+        return f"{how}, claims 10 at once"
 
     def prepare(self) -> None:
         with self._connection() as connection:
             connection.execute(SCHEMA)
 
     def work(self) -> None:
-        threads = [threading.Thread(target=self._loop) for _ in range(THREADS)]
+        threads = [threading.Thread(target=self._loop) for _ in range(1 if self.woken else THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -52,10 +62,12 @@ class Driver(Engine):
     def _loop(self) -> None:
         connection = self._connection()
         connection.prepare_threshold = 0
+        if self.woken:
+            connection.execute("LISTEN flow")
         while True:
             claimed = connection.execute(CLAIM).fetchall()
             if not claimed:
-                time.sleep(POLL)
+                self._rest(connection)
             for flow, timed in claimed:
                 for number in range(1, self.steps + 1):
                     mark(timed, number, self.steps)
@@ -64,12 +76,19 @@ class Driver(Engine):
                     "UPDATE flow SET status = 2, ended_at = now(), result = 'null' WHERE id = %s", (flow,)
                 )
 
+    def _rest(self, connection: psycopg.Connection[Any]) -> None:
+        if not self.woken:
+            time.sleep(POLL)
+            return
+        for _ in connection.notifies(timeout=PATIENCE, stop_after=1):
+            pass
+
     def connect(self) -> None:
         self._client = self._connection()
         self._client.prepare_threshold = 0
 
     def start(self, timed: int) -> None:
-        self._client.execute("INSERT INTO flow (timed) VALUES (%s) RETURNING id", (timed,)).fetchone()
+        self._client.execute(START_AND_WAKE if self.woken else START, (timed,)).fetchone()
 
     def _connection(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.dsn, autocommit=True)
