@@ -7,6 +7,7 @@ two apart.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,10 +18,12 @@ from django.db import connection
 
 from workflow import Action, Fatal, Stage, Workflow, states, workflows
 from workflow.executor import moving
+from workflow.ids import ordinal_of
 from workflow.models import Job, Node, RunEvent
 from workflow.registry import registry
 from workflow.results import RunHandle
 from workflow.store.ports import connection_parameters
+from workflow.store.settle import Settlement
 from workflow.testing import drain
 from workflow.worker.options import Options
 from workflow.worker.process import RETIRED, WorkerProcess
@@ -403,6 +406,37 @@ def test_what_does_not_fit_where_the_job_was_to_go_is_not_the_fault_of_what_came
     done = Node.objects.get(run_id=run.run_id, path=WHOLE[1])
     assert (done.status, done.attempt, done.error) == (states.COMPLETED, 1, None)
     assert status(run) == states.RUNNING
+
+
+def test_a_child_that_its_own_job_has_completed_meanwhile_is_not_begun_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both jobs are there once the parent's worker was lost, and each may be in another worker's hands."""
+    caplog.set_level(logging.INFO, "workflow")
+    run = workflows.dispatch("mixed", {})
+    child = Node.objects.get(run_id=run.run_id, path="mixed.s2")
+    others: list[Worked] = []
+
+    def complete_it() -> None:
+        Job.objects.create(id=uuid.uuid4(), run_id=run.run_id, node_id=child.pk)
+        others.append(Worked())
+        connection.close()
+
+    def before_it_moves_there(process: WorkerProcess) -> None:
+        settle = process.committer.settle
+
+        async def late(settlement: Settlement) -> Settlement:
+            if settlement.boundary.moves == (ordinal_of(child.pk),):
+                await asyncio.to_thread(complete_it)
+            return await settle(settlement)
+
+        monkeypatch.setattr(process.committer, "settle", late)
+
+    Worked(before_it_moves_there)
+    assert (len(others), others[0].taken, refused(caplog)) == (1, 1, 1)
+    assert called == ["mixed.s0.a", "mixed.s1.a", "mixed.s2.a"]
+    assert (status(run), Job.objects.exists()) == (states.COMPLETED, False)
+    assert set(Node.objects.filter(run_id=run.run_id, kind="action").values_list("attempt", flat=True)) == {1}
 
 
 # --- when the worker has had enough --------------------------------------------------------------

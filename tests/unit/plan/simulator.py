@@ -180,7 +180,7 @@ class Database:
         allowed = (states.COMPENSATING,) if boundary.compensating else states.RUN_FORWARD
         if job is None or not self.holds(lease) or self.status not in allowed:
             return False
-        if boundary.moves and (self.paused or len(self.jobs) > 1):
+        if boundary.moves and (self.paused or len(self.jobs) > 1 or self._is_stale(boundary)):
             return False
         first = self.seq
         self._update_run(boundary)
@@ -204,6 +204,11 @@ class Database:
         if boundary.job == AWAIT:
             self._quiet()
         return True
+
+    def _is_stale(self, boundary: Boundary) -> bool:
+        """A queued child may have been settled by a job of its own since the unit has read it. The unit touches it only
+        where its job moves on to it, and then the guard of the nodes refuses the boundary."""
+        return any(self.rows[change.ordinal].status != change.source for change in boundary.changes)
 
     def _update_run(self, boundary: Boundary) -> None:
         target = boundary.run_target

@@ -350,6 +350,27 @@ def test_an_atomic_action_that_has_settled_itself_stays_settled_when_a_move_is_r
     assert scene.story("w.s.a") == ["action.started", "action.completed"]
 
 
+def test_a_child_that_its_own_job_has_completed_meanwhile_is_not_begun_again():
+    scene = moving(flow(stage("s", act("a", via="queue"), precheck=nothing), stage("t")), times=0)
+    scene.workers.crash(scene.take())
+    scene.db.now += 60
+    scene.answer(scene.take("w"), "w.s")
+    assert scene.jobs() == ["w", "w.s.a"]  # after a loss the parent's job stays beside the child's
+    child, parent = (scene.workers.claim(scene.db.jobs[scene.at(path)]) for path in ("w.s.a", "w"))
+    scene.workers.begin(child)
+    scene.workers.moves = 99
+    assert scene.workers.begin(parent).boundary.moves == (scene.at("w.s.a"),)
+    scene.workers.settle(child)
+    scene.done(child, "w.s.a", {"n": 1})
+    assert (scene.jobs(), scene.status("w.s.a")) == (["w"], ["completed"])
+    scene.workers.settle(parent)  # refused
+    scene.workers.settle(parent)
+    assert (scene.status("w.s", "w.t.a"), scene.row("w.s.a").attempt) == (["completed", "running"], 1)
+    assert scene.story("w.s.a") == ["action.started", "action.completed"]
+    scene.done(parent, "w.t.a")
+    assert (scene.db.status, scene.state, scene.jobs()) == ("completed", {"n": 1}, [])
+
+
 def test_another_job_of_the_run_keeps_a_job_from_moving():
     scene = moving(flow(queued("s"), stage("t")))
     unit = scene.take()
