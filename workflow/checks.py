@@ -5,7 +5,7 @@ No check needs a database. ``check --deploy`` looks into one, if it can; see ``c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  Django's name for it
@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from workflow import viewing
 from workflow.conf import conf, validate
 from workflow.registry import registry
-from workflow.store.workers import Unserved, unserved_now
+from workflow.store.workers import Changed, Unserved, changed_now, unserved_now
 
 CONNECT_TIMEOUT: Final = 3
 """Seconds after which ``check --deploy`` takes a database that it was not told to look into for absent."""
@@ -81,6 +81,7 @@ def check_definitions(**kwargs: Any) -> list[CheckMessage]:
 @register("workflow", deploy=True)
 def check_unserved(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """``workflow.W001``: live runs that no live worker serves. ``workflow.W002``: could not look for them.
+    ``workflow.W003``: live runs whose tree is not that of this code's definition of their version.
 
     With ``--database`` and the alias of ``WORKFLOW["DATABASE"]`` it has to be found out, with that of another it
     is nobody's business. Without, it is found out if the database answers at once: Django's own checks leave
@@ -91,7 +92,7 @@ def check_unserved(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
     if check_settings() or check_database() or (databases and conf.DATABASE not in databases):
         return []
     try:
-        return [_unserved(runs) for runs in _look(conf.DATABASE, asked)]
+        return _look(conf.DATABASE, asked)
     except Exception as error:
         # Not only DatabaseError: test runners forbid connections with exceptions of their own.
         if not asked:
@@ -102,7 +103,7 @@ def check_unserved(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
         return [Warning(f"Could not look for runs that no live worker serves: {reason}", id="workflow.W002")]
 
 
-def _look(alias: str, asked: bool) -> list[Unserved]:
+def _look(alias: str, asked: bool) -> list[CheckMessage]:
     connection = connections[alias]
     opened = connection.connection is None
     if opened and not asked:
@@ -112,22 +113,37 @@ def _look(alias: str, asked: bool) -> list[Unserved]:
         probe.ensure_connection()
         probe.close()
     try:
-        return unserved_now()
+        changed = changed_now(registry.all())
+        unfit = {(runs.workflow, runs.version) for runs in changed}
+        return [*(_unserved(runs, unfit) for runs in unserved_now()), *map(_changed, changed)]
     finally:
         if opened:
             connection.close()
 
 
-def _unserved(runs: Unserved) -> Warning:
-    if registry.serves(runs.workflow, runs.version) is None:
+def _unserved(runs: Unserved, unfit: Container[tuple[str, int]]) -> Warning:
+    if runs.workflow not in {each.name for each in registry.all()}:
+        hint = "This code has no workflow of that name: is its app in INSTALLED_APPS, with a workflows.py?"
+    elif registry.serves(runs.workflow, runs.version) is None:
         hint = (
             f"This code does not serve it either: keep workers of the release that does, or give the workflow "
             f"compatible_versions=({runs.version},)."
         )
+    elif (runs.workflow, runs.version) in unfit:
+        hint = "This code has another tree under that version: see workflow.W003 before you start a worker of it."
     elif runs.queue is not None:
         hint = f'Start a worker that takes the queue "{runs.queue}".'
     else:
         hint = "This code serves it: the runs go on once a worker of it is up."
     return Warning(
         f"{str(runs)[0].upper()}{str(runs)[1:]}.", hint=hint, obj=runs.workflow, id="workflow.W001"
+    )
+
+
+def _changed(runs: Changed) -> Warning:
+    return Warning(
+        f"{runs}.",
+        hint="A worker of this code fails those that the tree does not fit: give a changed one a version of its own.",
+        obj=runs.workflow,
+        id="workflow.W003",
     )

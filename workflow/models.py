@@ -11,7 +11,7 @@ from __future__ import annotations
 import pgtrigger
 from django.db import models
 from django.db.models import Q
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 
 from workflow import ids, states
 
@@ -358,6 +358,17 @@ class RunEvent(models.Model):
         return f"{self.run_id} {self.seq} {self.name}"
 
 
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    """Reads of workers."""
+
+    def with_held(self) -> WorkerQuerySet:
+        """Each with `held`, the jobs that it has in hand now: `units` is as old as its last heartbeat."""
+        leased = Job.objects.filter(worker_id=models.OuterRef("pk"), lease_token__isnull=False).order_by()
+        count = leased.values("worker_id").annotate(number=models.Count("pk")).values("number")
+        found: WorkerQuerySet = self.annotate(held=Coalesce(models.Subquery(count), 0))
+        return found
+
+
 class Worker(models.Model):
     """A worker process that is, or was, alive. Nothing about a job's lease depends on this row."""
 
@@ -373,6 +384,8 @@ class Worker(models.Model):
     started_at = models.DateTimeField(db_default=Now())
     seen_at = models.DateTimeField(db_default=Now())
     stopped_at = models.DateTimeField(null=True)
+
+    objects = WorkerQuerySet.as_manager()
 
     class Meta:
         indexes = [models.Index(fields=["seen_at"], name="workflow_worker_seen")]

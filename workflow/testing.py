@@ -56,11 +56,11 @@ def drain(run_id: UUID | str | None = None, timeout: float = 10) -> None:
 
     Retries, sleeps and waits that come due later stay; `advance` brings them nearer. With `run_id`
     only that run's jobs are run, and the deliveries of events. `timeout` in seconds: `TimeoutError`
-    when that much time has passed and still something is due.
+    when that much time has passed and still something is due, `RunNotFound` for an id that no run can have.
     """
     runtime = _InlineRuntime()
     deadline = time.monotonic() + timeout
-    only = None if run_id is None else str(run_id)
+    only = None if run_id is None else str(arguments.run_id(run_id))
     while True:
         drive(expire_waits(runtime.port))
         drive(reap_leases(runtime.port))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, connections, transaction
+from django.db import ProgrammingError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -30,6 +30,14 @@ from workflow.models import Event, Job, Node, Run
 from workflow.registry import registry
 
 pytestmark = pytest.mark.django_db
+
+
+def test_a_database_that_was_not_migrated_is_told_as_that() -> None:
+    missing = r"is missing from the database: run manage.py migrate$"
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER FUNCTION workflow_dispatch_1 RENAME TO workflow_dispatch_away")
+    with pytest.raises(ProgrammingError, match=missing), transaction.atomic():
+        workflows.dispatch(ORDER, {"order_id": "o-1"})
 
 
 # --- what is written ----------------------------------------------------------------------------

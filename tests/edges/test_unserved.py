@@ -36,7 +36,8 @@ TOLD = "no live worker serves unserved-soup v2"
 def stir(state: dict[str, Any]) -> None: ...
 
 
-SOUP = Workflow("unserved-soup", version=2, compatible_versions=(1,), stages=[Stage("stir", actions=[stir])])
+STAGES = [Stage("stir", actions=[stir])]
+SOUP = Workflow("unserved-soup", version=2, compatible_versions=(1,), stages=STAGES)
 
 
 @pytest.fixture(autouse=True)
@@ -331,10 +332,39 @@ def test_the_hint_tells_what_would_help() -> None:
     Worker.objects.all().delete()
     registry.clear()
     [message] = found()
+    assert message.hint == (
+        "This code has no workflow of that name: is its app in INSTALLED_APPS, with a workflows.py?"
+    )
+    workflows.register(Workflow(SOUP.name, version=3, stages=STAGES))
+    [message] = found()
     assert message.hint.startswith(
         "This code does not serve it either: keep workers of the release that does"
     )
     assert "compatible_versions=(2,)" in message.hint
+
+
+def test_runs_of_a_tree_that_was_changed_without_a_new_version_are_named() -> None:
+    """A worker of this code would end those that do not fit: the one time to hear of it is before it starts."""
+    oldest, another, over = soup(), soup(), soup()
+    workflows.cancel(over)
+    registry.clear()
+    workflows.register(Workflow(SOUP.name, version=2, stages=[*STAGES, Stage("salt", actions=[stir])]))
+    [unserved_runs, changed] = found()
+    assert unserved_runs.hint == (
+        "This code has another tree under that version: see workflow.W003 before you start a worker of it."
+    )
+    assert (changed.id, changed.obj) == ("workflow.W003", "unserved-soup")
+    assert changed.msg == (
+        f"2 live runs of unserved-soup v2 have another tree than this code (the oldest: {oldest})."
+    )
+    assert "a version of its own" in changed.hint
+    worker(entry())  # whoever is alive: it is this code that is being looked at
+    assert [message.id for message in found()] == ["workflow.W003"]
+    workflows.cancel(another)
+    assert found()[0].msg.startswith("1 live run of unserved-soup v2 has another tree than this code")
+    registry.clear()
+    workflows.register(Workflow(SOUP.name, version=3, stages=STAGES))
+    assert found() == []
 
 
 def test_a_check_of_another_database_does_not_look() -> None:

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.db import DataError, connection, transaction
 
 from tests.support.runs import PATIENCE, node, staged
-from workflow import Action, Retry, Stage, Workflow, parallel, workflows
+from workflow import Action, Retry, RunNotFound, Stage, Workflow, parallel, workflows
 from workflow.testing import advance, drain
 
 
@@ -82,6 +82,12 @@ def swallowing(state: dict[str, Any]) -> dict[str, Any]:
 async def abroken(state: dict[str, Any]) -> None:
     await Group.objects.acreate(name="only one")
     await Group.objects.acreate(name="only one")
+
+
+@pytest.mark.parametrize("wrong", ["signup", 7, object()])
+def test_an_id_that_no_run_can_have_is_refused(wrong: Any) -> None:
+    with pytest.raises(RunNotFound, match="no run has the id"):
+        drain(wrong)
 
 
 @pytest.mark.parametrize("handler", [broken, abroken])

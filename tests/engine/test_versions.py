@@ -141,7 +141,9 @@ def test_the_same_version_with_another_tree_is_matched_by_path_too() -> None:
     assert Run.objects.get(pk=handle.run_id).version == 1
 
 
-def test_the_same_version_with_a_tree_that_does_not_fit_says_that_it_has_changed() -> None:
+def test_the_same_version_with_a_tree_that_does_not_fit_says_that_it_has_changed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     handle = parked(Stage("a", actions=[act("a1")]), WAIT)
     release(1, Stage("a", actions=[act("a1")]), WAIT, Stage("more", actions=[act("m1")]))
     status = gone_on(handle)
@@ -150,3 +152,7 @@ def test_the_same_version_with_a_tree_that_does_not_fit_says_that_it_has_changed
     assert status.run.error["message"] == (
         "the tree of version 1 has changed since the run was dispatched: the definition has 'w.more', the run has not"
     )
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert told == [
+        f"run {handle.run_id} of w fails: WORKFLOW_VERSION_CONFLICT: {status.run.error['message']}"
+    ]

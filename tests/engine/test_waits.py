@@ -180,6 +180,20 @@ def test_a_correlation_that_cannot_be_made_fails_its_node(correlate: Any) -> Non
     assert (status.run.error["code"], status.run.error["node"]) == ("ACTION_FAILED", "w.wait")
 
 
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("oder_id", 'there is no such key; did you mean "order_id"?'),
+        ("nothing", "there is no such key"),
+        ("empty", "a value of type NoneType cannot be the correlation of an event"),
+    ],
+)
+def test_a_correlation_that_cannot_be_made_says_why(key: str, why: str) -> None:
+    error = parked(WaitFor("paid", correlate=key), {"order_id": "o-1", "empty": None}).status().run.error
+    assert error is not None
+    assert error["message"] == f'correlate="{key}" in the state: {why}'
+
+
 def test_pick_is_given_the_event() -> None:
     seen: list[Any] = []
 

@@ -14,7 +14,7 @@ from workflow import history, ids
 from workflow.admin import shown
 from workflow.admin.base import ReadOnlyAdmin, as_uuid
 from workflow.admin.filters import AliveFilter, CreatedFilter, JobStateFilter, QueueFilter
-from workflow.models import Event, Job, Worker
+from workflow.models import Event, Job, Worker, WorkerQuerySet
 from workflow.redact import redact, redact_text
 from workflow.store.workers import silent_after
 
@@ -149,7 +149,7 @@ class EventAdmin(ReadOnlyAdmin):
 class WorkerAdmin(ReadOnlyAdmin):
     list_display = ("name", "alive", "load", "abandoned_threads", "queues_served", "started_at", "seen_at")
     loaded = (
-        *("id", "hostname", "pid", "units", "concurrency", "abandoned_threads", "queues"),
+        *("id", "hostname", "pid", "concurrency", "abandoned_threads", "queues"),
         *("started_at", "seen_at", "stopped_at"),
     )
     list_display_links = ("name",)
@@ -171,10 +171,8 @@ class WorkerAdmin(ReadOnlyAdmin):
     def rows(self) -> QuerySet[Any]:
         """Alive is who has not stopped and keeps up its heartbeats, by the database's clock."""
         fresh = Q(stopped_at__isnull=True, seen_at__gt=Now() - timedelta(seconds=silent_after()))
-        rows: QuerySet[Any] = (
-            super().rows().annotate(alive=ExpressionWrapper(fresh, output_field=BooleanField()))
-        )
-        return rows
+        workers: WorkerQuerySet = super().rows()  # type: ignore[assignment]  # the manager's own
+        return workers.with_held().annotate(alive=ExpressionWrapper(fresh, output_field=BooleanField()))
 
     def wanted(self, term: str) -> Q:
         worker_id = as_uuid(term)
@@ -192,8 +190,8 @@ class WorkerAdmin(ReadOnlyAdmin):
         return bool(worker.alive)
 
     @admin.display(description="units in hand")
-    def load(self, worker: Worker) -> str:
-        return f"{worker.units} of {worker.concurrency}"
+    def load(self, worker: Any) -> str:
+        return f"{worker.held} of {worker.concurrency}"
 
     @admin.display(description="queues")
     def queues_served(self, worker: Worker) -> str:

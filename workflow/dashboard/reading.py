@@ -133,7 +133,7 @@ def workers() -> list[Worker]:
     """Those that have not signed off and whose leases have not run out: `silence` tells which of them may be gone."""
     lately = timezone.now() - timedelta(seconds=conf.STALE_LEASE_THRESHOLD)
     alive = Worker.objects.using(conf.DATABASE).filter(stopped_at__isnull=True, seen_at__gte=lately)
-    return list(alive.order_by("hostname", "pid")[:WORKERS])
+    return list(alive.with_held().order_by("hostname", "pid")[:WORKERS])
 
 
 def silence(worker: Worker) -> float | None:

@@ -180,7 +180,7 @@ async def _end_run(claim: Claim, lease: Lease, code: str, message: str, runtime:
         history=[HistoryEntry(states.EVENT_FAILED, None, f'{{"error":{error}}}')],
         job=DELETE,
     )
-    logger.error("run %s: %s", run.id, message)
+    logger.error("run %s of %s fails: %s: %s", run.id, run.workflow, code, message)
     await runtime.settle(Settlement(lease, boundary))
 
 

@@ -79,7 +79,9 @@ class Question:
             return None
         value = await call(wait.correlate_handler, copy_json(self._ask.state))
         if not isinstance(value, str):
-            raise TypeError(f"correlate returned a {type(value).__name__}; it must return a string")
+            raise TypeError(
+                f"correlate returned a value of type {type(value).__name__}; it must return a string"
+            )
         return published_text(value, "what correlate returns")
 
     async def _pick(self, call: Call, event: dict[str, Any]) -> Fact:

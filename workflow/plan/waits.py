@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workflow.definitions import WaitFor
-from workflow.definitions.rules import MAX_EVENT
+from workflow.definitions.rules import MAX_EVENT, did_you_mean
 from workflow.errors import FailureCode
 from workflow.plan.boundary import Park
 from workflow.plan.faults import Unfit, compact, fault
@@ -16,7 +16,9 @@ def park(wait: WaitFor, state: dict[str, Any], answered: str | None, path: str) 
     if not isinstance(wait.correlate, str):
         return Park(wait.event, answered, wait.timeout)
     try:
-        correlation = correlation_of(state.get(wait.correlate))
+        if wait.correlate not in state:
+            raise ValueError(f"there is no such key{did_you_mean(wait.correlate, state)}")
+        correlation = correlation_of(state[wait.correlate])
     except ValueError as error:
         message = f'correlate="{wait.correlate}" in the state: {error}'
         raise Unfit(fault(FailureCode.ACTION_FAILED, message, path)) from None
@@ -29,7 +31,7 @@ def correlation_of(value: Any) -> str:
     Raises ValueError for what no event could ever have.
     """
     if value is None or isinstance(value, dict | list):
-        raise ValueError(f"a {type(value).__name__} cannot be the correlation of an event")
+        raise ValueError(f"a value of type {type(value).__name__} cannot be the correlation of an event")
     return published_text(value if isinstance(value, str) else compact(value), "a correlation")
 
 

@@ -50,11 +50,12 @@ HAVING p.queue IS NULL OR NOT EXISTS (
 ORDER BY l.workflow, l.version, p.queue
 """
 _RUN: Final = """
-SELECT r.id, r.workflow, r.version, r.queue, r.created_at FROM workflow_run AS r WHERE r.finished_at IS NULL"""
+SELECT r.id, r.workflow, r.version, r.fingerprint, r.queue, r.created_at
+FROM workflow_run AS r WHERE r.finished_at IS NULL"""
 
-UNSERVED: Final = _UNSERVED.format(
-    looked_at=f"({_RUN} ORDER BY r.id LIMIT %s) UNION ({_RUN} ORDER BY r.id DESC LIMIT %s)"
-)
+_BOTH_ENDS: Final = f"({_RUN} ORDER BY r.id LIMIT %s) UNION ({_RUN} ORDER BY r.id DESC LIMIT %s)"
+
+UNSERVED: Final = _UNSERVED.format(looked_at=_BOTH_ENDS)
 """Live runs that no live worker would go on with, by workflow and version: how many, and the oldest. Where workers of
 the version are alive but not in the runs' queue, by queue too; else the queue is NULL.
 
@@ -63,3 +64,15 @@ dispatched just now, or is left over from a release that is gone."""
 
 UNSERVED_RUN: Final = _UNSERVED.format(looked_at=f"{_RUN} AND r.id = %s::uuid")
 """The same for one run."""
+
+CHANGED: Final = f"""
+WITH looked_at AS MATERIALIZED ({_BOTH_ENDS})
+SELECT l.workflow, l.version, count(*), min(l.id::text), (SELECT count(*) FROM looked_at)
+FROM looked_at AS l
+JOIN unnest(%s::text[], %s::int[], %s::text[]) AS x(workflow, version, fingerprint) USING (workflow, version)
+WHERE l.fingerprint <> x.fingerprint
+GROUP BY l.workflow, l.version
+ORDER BY l.workflow, l.version
+"""
+"""Live runs of these workflows, in these versions, that have another tree than these fingerprints stand for. Looks at
+the same runs as UNSERVED."""

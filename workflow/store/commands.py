@@ -15,7 +15,8 @@ from datetime import datetime
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from django.db import connections, transaction
+import psycopg
+from django.db import ProgrammingError, connections, transaction
 
 from workflow import failpoints, ids, states
 from workflow.definitions import Workflow
@@ -96,28 +97,31 @@ def dispatch(using: str, placement: Placement, new: NewRun) -> Dispatched:
     workflow = placement.workflow
     tree = tree_rows(workflow)
     run_id = ids.new_run_id()
-    (found,) = fetch_one(
-        using,
-        sql.DISPATCH,
-        (
-            run_id,
-            workflow.name,
-            workflow.version,
-            workflow.tree.fingerprint,
-            placement.queue,
-            placement.priority,
-            new.input,
-            placement.context,
-            new.correlation_id,
-            new.idempotency_key,
-            tree.suffixes,
-            tree.paths,
-            tree.units,
-            tree.kinds,
-            ids.new_id(),
-            placement.delay,
-        ),
+    parameters = (
+        run_id,
+        workflow.name,
+        workflow.version,
+        workflow.tree.fingerprint,
+        placement.queue,
+        placement.priority,
+        new.input,
+        placement.context,
+        new.correlation_id,
+        new.idempotency_key,
+        tree.suffixes,
+        tree.paths,
+        tree.units,
+        tree.kinds,
+        ids.new_id(),
+        placement.delay,
     )
+    try:
+        (found,) = fetch_one(using, sql.DISPATCH, parameters)
+    except ProgrammingError as error:
+        if not isinstance(error.__cause__, psycopg.errors.UndefinedFunction):
+            raise
+        missing = "the function workflow_dispatch_1 is missing from the database: run manage.py migrate"
+        raise ProgrammingError(missing) from error.__cause__
     if found is None:
         raise _slippery(new.idempotency_key)
     return found, found == run_id

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from workflow.conf import conf
+from workflow.definitions import Workflow
 from workflow.sql import workers as sql
+from workflow.sql.arrays import plain, texts
 from workflow.store.drive import drive
 from workflow.store.ports import DjangoPort, Port
 
@@ -76,6 +79,45 @@ def unserved_run(run_id: UUID) -> Unserved | None:
 def unserved_now() -> list[Unserved]:
     """`unserved`, on Django's connection."""
     return drive(unserved(DjangoPort()))
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Live runs that were dispatched with another tree than this code has for their workflow and version.
+
+    `runs` is how many were found, `more` whether there may be others; `oldest` is the first of them.
+    """
+
+    workflow: str
+    version: int
+    runs: int
+    more: bool
+    oldest: UUID
+
+    def __str__(self) -> str:
+        count = f"{self.runs}{' or more' if self.more else ''} live run{'' if self.runs == 1 else 's'}"
+        have = "has" if self.runs == 1 else "have"
+        return (
+            f"{count} of {self.workflow} v{self.version} {have} another tree than this code "
+            f"(the oldest: {self.oldest})"
+        )
+
+
+def changed_now(definitions: Iterable[Workflow]) -> list[Changed]:
+    """The live runs whose tree is not that of the definition of their name and version, on Django's connection."""
+    known = list(definitions)
+    parameters = (
+        MOST_RUNS,
+        MOST_RUNS,
+        texts([each.name for each in known]),
+        plain([each.version for each in known]),
+        texts([each.tree.fingerprint for each in known]),
+    )
+    rows = DjangoPort().run_now([(sql.CHANGED, parameters)])[0]
+    return [
+        Changed(workflow, version, runs, looked_at >= 2 * MOST_RUNS, UUID(oldest))
+        for workflow, version, runs, oldest, looked_at in rows
+    ]
 
 
 def _unserved(row: tuple[Any, ...]) -> Unserved:

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tests.edges.dashboard.conftest import text, url
+from tests.support import rows
 from tests.support.web import ORDER, completed, failed, waiting
 from workflow import ids, workflows
 from workflow.dashboard import filters, reading
@@ -125,22 +126,25 @@ def test_at_a_glance(viewer: Client) -> None:
     queue = "slow"
     workflows.dispatch(ORDER, {"order_id": "o-3"}, queue=queue)
     Job.objects.filter(queue=queue).update(available_at=timezone.now() - timedelta(minutes=5))
-    Worker.objects.create(
+    host = Worker.objects.create(
         hostname="host-1", pid=7, concurrency=9, threads=2, units=3,
         serves=[{"name": "web-order", "version": 1, "fingerprint": "x"}], queues=["slow"],
     )  # fmt: skip
+    in_hand = workflows.dispatch(ORDER, {"order_id": "o-4"}).run_id
+    rows.lease(in_hand)
+    Job.objects.filter(run_id=in_hand).update(worker_id=host.pk)
     Worker.objects.create(hostname="gone", pid=8, concurrency=1, threads=1, stopped_at=timezone.now())
     Worker.objects.create(
         hostname="silent", pid=9, concurrency=1, threads=1, seen_at=timezone.now() - timedelta(hours=1)
     )
     said = text(viewer.get(url("runs")))
-    assert "1 · pending" in said
+    assert "2 · pending" in said
     assert "1 ◷ waiting" in said
     assert "1 ✓ completed" in said
     assert "1 ✗ failed" in said
     assert re.search(r"Oldest due job: 5m 0\ds late, in slow", said)
     assert "1 worker alive" in said
-    assert "host-1:7 : 3 of 9 units, slow" in said
+    assert "host-1:7 : 1 of 9 units, slow" in said
     assert "web-order v1" in said
     assert "2 ended, 1 failed or undone, last hour" in said
     assert "2 ended, 1 failed or undone, last day" in said

@@ -15,7 +15,6 @@ from workflow.dashboard import filters, reading
 from workflow.dashboard.access import page
 from workflow.dashboard.charts import chart
 from workflow.dashboard.drawing import SYMBOLS
-from workflow.models import Worker
 
 OVERVIEW_AGE = 2.0
 HOUR_AGE = 10.0
@@ -131,14 +130,14 @@ def _due(found: tuple[str, float, str] | None) -> dict[str, str] | None:
     return {"queue": terminal.one_line(queue, 80), "late": terminal.duration(seconds), "kind": kind}
 
 
-def _worker(worker: Worker) -> dict[str, Any]:
+def _worker(worker: Any) -> dict[str, Any]:
     serves = [one for one in worker.serves if isinstance(one, dict)]
     silence = reading.silence(worker)
     return {
         "silent": "" if silence is None else terminal.duration(silence),
         "id": str(worker.id),
         "name": f"{terminal.one_line(worker.hostname, 60)}:{worker.pid}",
-        "units": worker.units,
+        "units": worker.held,
         "concurrency": worker.concurrency,
         "abandoned": worker.abandoned_threads,
         "queues": ", ".join(terminal.one_line(queue, 60) for queue in worker.queues) or "all queues",

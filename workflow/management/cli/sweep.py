@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator, Mapping
-from types import FrameType
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -15,6 +11,7 @@ from django.db import close_old_connections
 from workflow import sweeps
 from workflow.conf import conf
 from workflow.management.base import WorkflowCommand, database_trouble, look_for_tables
+from workflow.management.stopping import told_to_stop
 from workflow.terminal import one_line
 
 
@@ -30,7 +27,7 @@ class Command(WorkflowCommand):
         if options["once"]:
             self._report(_sweep(), always=True)
             return
-        with _stop_signal() as stopped:
+        with told_to_stop() as stopped:
             while not stopped.is_set():
                 self._pass(verbose=options["verbosity"] > 1)
                 stopped.wait(conf.SWEEP_INTERVAL)
@@ -55,22 +52,3 @@ def _sweep() -> dict[str, int]:
     # A sweep logs its errors and goes on; without a database, or tables in it, there is nothing to go on with.
     look_for_tables()
     return sweeps.run_once()
-
-
-@contextlib.contextmanager
-def _stop_signal() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set. Only a process's main thread can ask for signals."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 import secrets
-import signal
-import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +17,7 @@ from example_project.shop import gateway, webhooks
 from example_project.shop.models import Product
 from example_project.shop.orders import OrderRow, forget_old, open_branch, orders_file, place, restock
 from workflow import RunHandle, workflows
+from workflow.management.stopping import Stop, told_to_stop
 
 BRANCH = "stream"
 CORRELATION = "shop-stream"
@@ -46,11 +44,10 @@ class Command(BaseCommand):
         self.left: int | None = options["count"]
         self.queue: str = options["queue"]
         self.open_runs: list[RunHandle] = []  # kept with --count only
-        stop = threading.Event()
-        with set_on_signals(stop):
+        with told_to_stop() as stop:  # between two transactions
             self.trade(stop)
 
-    def trade(self, stop: threading.Event) -> None:
+    def trade(self, stop: Stop) -> None:
         if not Product.objects.filter(branch=BRANCH).exists():
             open_branch(BRANCH)
         rows = shuffled_for_ever(orders_file().orders)
@@ -96,16 +93,3 @@ class Command(BaseCommand):
 def shuffled_for_ever(rows: list[OrderRow]) -> Iterator[OrderRow]:
     while True:
         yield from random.sample(rows, len(rows))
-
-
-@contextmanager
-def set_on_signals(event: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM set the event, so that the loop leaves between two transactions."""
-    before = {
-        number: signal.signal(number, lambda *_: event.set()) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
