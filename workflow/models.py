@@ -20,20 +20,49 @@ def _choices(values: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(value, value) for value in values]
 
 
-def _fsm(name: str, edges: dict[str, tuple[str, ...]]) -> pgtrigger.Trigger:
-    """Refuses every status change that `workflow.states` does not list, whoever writes it.
+def _fsm(name: str, edges: dict[str, tuple[str, ...]], stale: str | None = None) -> pgtrigger.Trigger:
+    """Refuses every status change that `workflow.states` does not list, whoever writes it, and what writes a row as it
+    was once: `stale` is true of that.
 
     After the update, which is undone with the statement: a trigger before it would lock each row by itself, and that
     lock is written to the WAL, a twelfth of all that a run writes there.
     """
+    illegal = states.illegal_edge(edges)
+    refusal = (
+        "RAISE EXCEPTION 'illegal status change of % %: % -> %', TG_TABLE_NAME, OLD.id, OLD.status, NEW.status "
+        "USING ERRCODE = 'check_violation';"
+    )
+    if stale is not None:
+        illegal = f"{stale} OR ({illegal})"
+        refusal = (
+            f"IF {stale} THEN RAISE EXCEPTION '% % has changed since it was read', TG_TABLE_NAME, OLD.id "
+            f"USING ERRCODE = 'check_violation'; END IF; {refusal}"
+        )
     return pgtrigger.Trigger(
         name=name,
         when=pgtrigger.After,
         operation=pgtrigger.UpdateOf("status"),
-        condition=pgtrigger.Condition(states.illegal_edge(edges)),
+        condition=pgtrigger.Condition(illegal),
+        func=refusal,
+    )
+
+
+def _reset_by_retry(name: str) -> pgtrigger.Trigger:
+    """Refuses to set a node back that is over, unless it is a retry that does so (`workflow.sql.commands`).
+
+    The edges are there for that alone: a row that was read before its node ended, and is saved afterwards, would take
+    them.
+    """
+    over = ", ".join(f"'{status}'" for status in NODE_TERMINAL)
+    return pgtrigger.Trigger(
+        name=name,
+        when=pgtrigger.After,
+        operation=pgtrigger.UpdateOf("status"),
+        condition=pgtrigger.Condition(f"NEW.status = 'pending' AND OLD.status IN ({over})"),
         func=(
-            "RAISE EXCEPTION 'illegal status change of % %: % -> %', TG_TABLE_NAME, OLD.id, OLD.status, NEW.status "
-            "USING ERRCODE = 'check_violation';"
+            "IF current_setting('workflow.retrying', true) IS DISTINCT FROM pg_current_xact_id()::text THEN "
+            "RAISE EXCEPTION '% % is over, and only a retry sets it back', TG_TABLE_NAME, OLD.id "
+            "USING ERRCODE = 'check_violation'; END IF; RETURN NULL;"
         ),
     )
 
@@ -107,7 +136,11 @@ class Run(models.Model):
             ),
             models.Index(fields=["id"], condition=Q(finished_at__isnull=True), name="workflow_run_live"),
         ]
-        triggers = [_fsm("run_fsm", dict(states.RUN_EDGES)), _starts_pending("run_starts_pending")]
+        triggers = [
+            # Its history numbers never go back: whoever writes an older one has read the row before it changed.
+            _fsm("run_fsm", dict(states.RUN_EDGES), stale="NEW.seq < OLD.seq"),
+            _starts_pending("run_starts_pending"),
+        ]
         permissions = [("manage_run", "Can dispatch, retry, cancel and resume runs")]
 
     def __str__(self) -> str:
@@ -170,7 +203,11 @@ class Node(models.Model):
                 fields=["wait_until"], condition=Q(wait_until__isnull=False), name="workflow_node_wait_until"
             ),
         ]
-        triggers = [_fsm("node_fsm", dict(states.NODE_EDGES)), _starts_pending("node_starts_pending")]
+        triggers = [
+            _fsm("node_fsm", dict(states.NODE_EDGES)),
+            _reset_by_retry("node_reset"),
+            _starts_pending("node_starts_pending"),
+        ]
 
     def __str__(self) -> str:
         return self.path

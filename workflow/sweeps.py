@@ -26,7 +26,7 @@ from workflow.store.drive import drive
 from workflow.store.events import expire_waits
 from workflow.store.ports import DjangoPort, Port
 from workflow.store.settle import HistoryRow
-from workflow.store.trouble import is_connection_lost
+from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.store.workers import unserved
 
 logger = logging.getLogger("workflow")
@@ -152,8 +152,13 @@ async def sweep(port: Port, tell: Tell = _nobody) -> dict[str, int]:
         except Exception as error:
             if is_connection_lost(error):
                 raise
-            logger.exception("the sweep of %s failed; the next pass finds its work again", name)
             counts[name] = 0
+            if is_in_the_way(error):
+                logger.info(
+                    "the sweep of %s met another session's lock; the next pass finds its work again", name
+                )
+            else:
+                logger.exception("the sweep of %s failed; the next pass finds its work again", name)
     return counts
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import multiprocessing
 import os
 import signal
 import time
@@ -73,6 +74,15 @@ def _retry(ctx: Context, number: float) -> None:
 def _kill(ctx: Context, number: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)  # the signal is on its way
+
+
+def _fork(ctx: Context, number: float) -> None:
+    """Starts a process by a fork, tells it to end, and waits until it has."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    child.terminate()
+    child.join(30)
+    assert child.exitcode == -signal.SIGTERM, f"the child ended with {child.exitcode}"
 
 
 def _cancel(ctx: Context, number: float) -> None:
@@ -198,6 +208,7 @@ _DEEDS: dict[str, Callable[[Context, float], None]] = {
     "fatal": _fatal,
     "retry": _retry,
     "kill": _kill,
+    "fork": _fork,
     "cancel": _cancel,
     "sleep": _sleep,
     "block": _block,

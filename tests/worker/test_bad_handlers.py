@@ -176,6 +176,19 @@ def test_a_handler_that_kills_its_process_every_time_is_called_as_often_as_it_ha
     invariants.check()
 
 
+@pytest.mark.parametrize("name", ["plain", "calm"])
+def test_a_child_that_a_handler_forks_and_ends_does_not_end_the_worker(workers: Launcher, name: str) -> None:
+    """It begins with the worker's handlers of signals, and with what wakes the worker's loop for them."""
+    worker = workers.start()
+    for _ in range(3):
+        handle = dispatch(name, {f"{name}.s.a": ["fork"]})
+        finished(handle)
+        assert (status(handle), node(handle, f"{name}.s.a").attempt) == (states.COMPLETED, 1)
+    finished(dispatch("plain"))
+    assert not worker.lines("stops:")
+    assert worker.stop() == 0
+
+
 def test_a_compensation_that_kills_its_process_every_time_is_bounded_too(workers: Launcher) -> None:
     handle = dispatch("pair", {"pair.s.b": ["fatal"], "undo pair.s.a": ["kill"]})
     for _ in range(3):

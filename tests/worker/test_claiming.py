@@ -231,3 +231,12 @@ def test_a_run_that_the_engine_can_never_go_on_with_ends_in_a_clear_error(worker
     assert "10 times in a row" in run.error["message"]
     assert "Failpoint: settle.before:run-running" in run.error["message"]
     assert not Job.objects.filter(run_id=handle.run_id).exists()
+
+
+def test_a_job_that_its_own_worker_has_just_ended_is_no_ghost(workers: Launcher) -> None:
+    """Leases are looked after all the time here, also while the last boundary of a run is on its way."""
+    worker = workers.start(settings={"POLL_INTERVAL": 0.01})
+    handles = [dispatch("calm") for _ in range(400)]
+    finished(*handles)
+    assert worker.lines("ghost") == []
+    assert worker.stop() == 0

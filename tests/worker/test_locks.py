@@ -109,3 +109,15 @@ def test_a_command_in_a_long_transaction_keeps_its_run_and_no_other_waiting(work
         other.commit()
     finished(handle)
     assert status(handle) == states.COMPLETED
+
+
+def test_a_table_that_a_migration_has_locked_costs_sweeps_a_line_and_no_traceback(workers: Launcher) -> None:
+    worker = workers.start(settings={"SWEEP_INTERVAL": 0.2})
+    finished(dispatch("plain"))
+    with psycopg.connect(database_url()) as other:
+        other.execute("LOCK TABLE workflow_node, workflow_run, workflow_job IN ACCESS EXCLUSIVE MODE")
+        eventually(lambda: worker.lines("the sweep of", "met another session's lock"))
+        other.rollback()
+    finished(dispatch("plain"))
+    assert "Traceback" not in worker.said()
+    assert worker.stop() == 0

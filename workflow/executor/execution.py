@@ -68,6 +68,8 @@ class Execution:
         self.inbox: list[Fact] = []
         self.attempts: dict[int, Attempt] = {}
         self.stopping = False
+        self.settling = False
+        """Whether a boundary is on its way, which may have ended the job already."""
         self.lost: str | None = None
         self.timer: TimerHandle | None = None
         self.claimed_at = self.since = time.monotonic()
@@ -224,7 +226,11 @@ class Execution:
         """False: refused, the lease is gone. Raises `Rejected` when the database would not take the data."""
         if boundary.empty:
             return True
-        settled = (await self._runtime.settle(Settlement(self.lease, boundary))).seq is not None
+        self.settling = True
+        try:
+            settled = (await self._runtime.settle(Settlement(self.lease, boundary))).seq is not None
+        finally:
+            self.settling = False
         if settled and (boundary.run_error is not None or boundary.compensating):
             plan = self._plan
             state = plan.run.state if isinstance(plan, Undo) else plan.states.of(plan.ordinal)

@@ -195,20 +195,26 @@ UPDATE workflow_step SET error = error - 'attempt' WHERE run_id = %(run)s AND st
 """
 """Attempts count from 1 again: a wait that has timed out before the retry is not taken for one of the new attempt's."""
 
-RESET_NODES: Final = """
+_RETRYING: Final = """
+FROM (SELECT set_config('workflow.retrying', pg_current_xact_id()::text, true) AS xact) AS retrying
+WHERE retrying.xact IS NOT NULL"""
+# Says that this is a retry, for the rest of the transaction: from nobody else a trigger takes that a node which is over
+# is set back.
+
+RESET_NODES: Final = f"""
 UPDATE workflow_node
 SET status = 'pending', attempt = 0, compensate_attempt = 0, progress = NULL, output = NULL, error = NULL,
     started_at = NULL, finished_at = NULL, due_at = NULL, completed_seq = NULL,
     wait_event = NULL, wait_correlation = NULL, wait_until = NULL, wait_outcome = NULL,
     parked_at = NULL, parked_xact = NULL, parked_snapshot = NULL, event_id = NULL
-WHERE run_id = %(run)s AND (status NOT IN ('completed', 'skipped') OR path = ANY(%(paths)s::text[]))
+{_RETRYING} AND run_id = %(run)s AND (status NOT IN ('completed', 'skipped') OR path = ANY(%(paths)s::text[]))
 """
 """All that is not done, and what is to be done again. Under the run's lock, after LOCK_RUN."""
 
-REOPEN_LAST: Final = """
+REOPEN_LAST: Final = f"""
 UPDATE workflow_node
 SET status = 'pending', finished_at = NULL
-WHERE id = (SELECT n.id FROM workflow_node AS n
+{_RETRYING} AND id = (SELECT n.id FROM workflow_node AS n
             WHERE n.run_id = %(run)s AND n.kind = 'pipeline' ORDER BY n.id DESC LIMIT 1)
   AND NOT EXISTS (SELECT 1 FROM workflow_node AS n
                   WHERE n.run_id = %(run)s AND n.kind = 'pipeline'

@@ -12,10 +12,7 @@ READ_ONLY: Final = "25006"
 
 def is_connection_lost(error: BaseException) -> bool:
     """Whether the database went away, as against refusing what it was given."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, psycopg.Error):
-        cause = cause.__cause__
-    cause = cause or error
+    cause = _cause(error)
     if isinstance(cause, psycopg.InterfaceError) or getattr(cause, "sqlstate", None) == READ_ONLY:
         return True
     if not isinstance(cause, psycopg.OperationalError):
@@ -27,3 +24,16 @@ def is_connection_lost(error: BaseException) -> bool:
 def is_passing(error: BaseException) -> bool:
     """A deadlock or a serialization failure: the same statements may succeed when tried again."""
     return isinstance(error, psycopg.Error) and error.sqlstate in ("40P01", "40001")
+
+
+def is_in_the_way(error: BaseException) -> bool:
+    """Whether it was another session, a migration's for example, that kept the statements from what they were to do."""
+    return getattr(_cause(error), "sqlstate", None) in ("40P01", "40001", "55P03")
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The driver's error behind that of Django."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, psycopg.Error):
+        cause = cause.__cause__
+    return cause or error

@@ -29,6 +29,7 @@ from workflow.store.ports import AsyncPort, connection_parameters
 from workflow.store.settle import Rivals
 from workflow.store.trouble import is_connection_lost
 from workflow.transports.postgres import doorbell_class
+from workflow.worker.forks import let_children_be
 from workflow.worker.heartbeat import Heartbeat
 from workflow.worker.memory import collected_seldom, resident
 from workflow.worker.options import Options
@@ -441,6 +442,7 @@ def _install_signals(process: WorkerProcess, supervised: bool) -> None:
             loop.add_signal_handler(number, handler)
     except (NotImplementedError, RuntimeError):  # Windows, or not the main thread
         return
+    let_children_be()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, list(handlers))
 
 

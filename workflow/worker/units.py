@@ -14,7 +14,7 @@ from workflow.executor import Execution, give_back
 from workflow.signals import LEASE_LOST
 from workflow.sql import claim as claim_sql
 from workflow.sql.arrays import plain
-from workflow.store.trouble import is_connection_lost
+from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.worker.outage import Outage
 from workflow.worker.runtime import WorkerRuntime
 
@@ -127,6 +127,8 @@ class Units:
             try:
                 rows = (await self._runtime.port.run([(claim_sql.LOST, question)]))[0]
             except psycopg.Error as error:
+                if is_in_the_way(error):
+                    return  # the next look finds out
                 if not is_connection_lost(error):
                     raise
                 self._outage.lost("looking after leases", error)
@@ -138,7 +140,9 @@ class Units:
 
     def _lose(self, token: str, reason: str) -> None:
         execution = self._executions.get(token)
-        if execution is not None:
+        if (
+            execution is not None and not execution.settling
+        ):  # else the answer to that tells: its job may be over by it
             execution.lose(reason)
 
     def lose_all(self) -> None:
