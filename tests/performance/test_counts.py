@@ -30,6 +30,7 @@ from workflow.sql import settle as settle_sql
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import AsyncPort, connection_parameters
 from workflow.testing import drain
+from workflow.worker import claiming
 from workflow.worker import process as worker_process
 from workflow.worker.options import Options
 
@@ -156,7 +157,7 @@ def test_jobs_that_come_one_by_one_to_a_worker_at_work_are_claimed_a_few_at_a_ti
     transactions: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rest, coming = 0.5, 20
-    monkeypatch.setattr(worker_process, "CLAIM_REST", rest)
+    monkeypatch.setattr(claiming, "CLAIM_REST", rest)
     at_work = []
     over = threading.Event()
 
@@ -165,13 +166,13 @@ def test_jobs_that_come_one_by_one_to_a_worker_at_work_are_claimed_a_few_at_a_ti
         await asyncio.to_thread(over.wait)
 
     workflows.register(Workflow("holding", stages=[Stage("s", actions=[Action("a", hold)])]))
-    workflows.dispatch_many("holding", [{}] * worker_process.BUSY)
+    workflows.dispatch_many("holding", [{}] * claiming.BUSY)
     claims = 0
 
     def dispatch_one_by_one() -> None:
         nonlocal claims
         try:
-            eventually(lambda: len(at_work) == worker_process.BUSY)
+            eventually(lambda: len(at_work) == claiming.BUSY)
             before, begun = len(transactions), time.monotonic()
             for _ in range(coming):
                 seen = len(transactions)
@@ -189,7 +190,7 @@ def test_jobs_that_come_one_by_one_to_a_worker_at_work_are_claimed_a_few_at_a_ti
     dispatching.start()
     work(concurrency=40)
     dispatching.join()
-    assert completed() == coming + worker_process.BUSY
+    assert completed() == coming + claiming.BUSY
     assert claims <= 0  # of those beyond one in each rest
 
 

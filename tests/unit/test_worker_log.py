@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workflow.worker import runtime
-from workflow.worker.process import counted
+from workflow.worker.claiming import counted
 from workflow.worker.runtime import WorkerRuntime
 from workflow.worker.supervisor import how_it_ended
 

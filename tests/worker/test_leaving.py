@@ -78,7 +78,7 @@ def test_a_burst_takes_what_a_unit_leaves_behind_while_the_worker_claims(
                 await asyncio.sleep(0.001)
         return found
 
-    monkeypatch.setattr(worker_process.claims_store, "claim", claim_slowly)
+    monkeypatch.setattr(claims_store, "claim", claim_slowly)
     first = Stage("first", actions=[Action("hold", hold)])
     second = Stage("second", actions=[Action("act", lambda state: None)], via="queue")
     handle = workflows.dispatch(Workflow("two", stages=[first, second]), {})

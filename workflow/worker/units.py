@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 import psycopg
 
@@ -32,7 +33,7 @@ class Units:
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._executions: dict[str, Execution] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._look_again = False
         self.launched = 0
@@ -50,10 +51,14 @@ class Units:
         self.launched += 1
         self._executions[execution.lease.token] = execution
         task = self._loop.create_task(self._drive(execution))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        self._tasks[execution.lease.token] = task
+        task.add_done_callback(partial(self._ended, execution.lease.token))
         seconds = conf.UNIT_TIMEOUT
         self._arm(execution, seconds, seconds)
+
+    def driving(self, token: str) -> asyncio.Task[None] | None:
+        """What drives the unit of this claim; None when there is none, or it is over."""
+        return self._tasks.get(token)
 
     def take(self, count: int) -> None:
         """So many jobs are taken without a claim: units move on to other nodes."""
@@ -87,8 +92,8 @@ class Units:
             if execution.timer is not None:
                 execution.timer.cancel()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _ended(self, token: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[token]
         self._on_room()
 
     # --- leases ---------------------------------------------------------------------------------
@@ -157,7 +162,7 @@ class Units:
         if not self._tasks:
             return
         hurried = self._loop.create_task(hurry.wait())
-        everything = self._loop.create_task(asyncio.wait(self._tasks))
+        everything = self._loop.create_task(asyncio.wait(self._tasks.values()))
         await asyncio.wait([hurried, everything], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         everything.cancel()
@@ -173,4 +178,4 @@ class Units:
             logger.warning("job %s is given back: its handler did not end in time", execution.lease.job_id)
             execution.interrupt()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
