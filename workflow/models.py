@@ -218,6 +218,8 @@ class Job(models.Model):
 
     A job is claimed while it has a `lease_token`; `attempt` counts its claims, less those given
     back. Leased rows change under their run's lock only, except for the heartbeat's `locked_at`.
+    `rung_at` is when a message was last sent for it, with a transport that sends messages (see `workflow.sql.rings`):
+    in no index, so that this stays a heap-only update.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
@@ -235,6 +237,7 @@ class Job(models.Model):
     locked_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     boundary = models.UUIDField(null=True)
+    rung_at = models.DateTimeField(null=True)
     last_error = models.TextField(default="", db_default="")
 
     class Meta:

@@ -29,6 +29,14 @@ OPEN: Final = f"p.queue {UNPAUSED}"
 # and a pair that is paused is left out before any job of it is looked at or locked.
 
 
+_TAKE: Final = """UPDATE workflow_job AS j
+SET lease_token = gen_random_uuid(), worker_id = %s::uuid, locked_at = now(), started_at = now(),
+    attempt = j.attempt + 1
+FROM due WHERE j.id = due.id
+RETURNING j.id::text, j.kind, j.run_id::text, j.node_id::text, j.lease_token::text, j.attempt, j.last_error
+"""
+
+
 def _claim(which: str) -> str:
     return f"""
 WITH RECURSIVE {PAIRS}, due AS MATERIALIZED (
@@ -44,12 +52,7 @@ WITH RECURSIVE {PAIRS}, due AS MATERIALIZED (
     ORDER BY j.priority DESC, j.available_at
     LIMIT %s
 )
-UPDATE workflow_job AS j
-SET lease_token = gen_random_uuid(), worker_id = %s::uuid, locked_at = now(), started_at = now(),
-    attempt = j.attempt + 1
-FROM due WHERE j.id = due.id
-RETURNING j.id::text, j.kind, j.run_id::text, j.node_id::text, j.lease_token::text, j.attempt, j.last_error
-"""
+{_TAKE}"""
 
 
 CLAIM: Final = _claim("")
@@ -64,6 +67,23 @@ CLAIM_SPARING: Final = _claim("""
                           JOIN unnest(%s::text[], %s::int[]) AS x(workflow, version) USING (workflow, version)
                           WHERE r.id = j.run_id)""")
 """The same without the jobs of these versions of workflows: those that this process is known not to serve."""
+
+_ASKED: Final = f"""
+    WHERE j.id = ANY(%s::uuid[]) AND (j.lease_token IS NULL)::int = 1 AND j.available_at <= now()
+      AND j.queue {UNPAUSED}"""
+
+CLAIM_ASKED: Final = f"""
+WITH due AS MATERIALIZED (
+    SELECT j.id FROM workflow_job AS j{_ASKED}
+    FOR UPDATE SKIP LOCKED
+)
+{_TAKE}"""
+"""The same for these jobs and no others: due, in nobody's hands, their queue not paused."""
+
+LEFT_OF_ASKED: Final = f"""
+SELECT j.id::text FROM workflow_job AS j{_ASKED}
+"""
+"""Which of these are left although they are due: right after CLAIM_ASKED, those that somebody had locked."""
 
 _RUN: Final = """
 SELECT r.id::text, r.workflow, r.version, r.fingerprint, r.status, r.input::text, r.state::text, r.context::text,

@@ -13,7 +13,7 @@ def _move(table: str, where: str, *columns: str) -> str:
 
 ADVANCE: Final = (
     _move("workflow_run", "finished_at IS NULL", "created_at", "updated_at", "started_at"),
-    _move("workflow_job", "true", "available_at", "locked_at", "started_at"),
+    _move("workflow_job", "true", "available_at", "locked_at", "started_at", "rung_at"),
     _move(
         "workflow_node", "status IN ('pending', 'running', 'waiting')", "due_at", "wait_until", "parked_at"
     ),

@@ -102,15 +102,34 @@ async def claim(
     elif sparing:
         workflows, versions = texts([name for name, _ in sparing]), plain([number for _, number in sparing])
         which = (sql.CLAIM_SPARING, (workflows, versions, limit, names, names, limit, worker_id))
+    claimed, due = await _claim(
+        port, worker_id, which, (sql.NEXT_DUE, (names, names, names, names)), openings
+    )
+    return claimed, due[0][0]
+
+
+async def claim_asked(
+    port: Port, worker_id: str, jobs: Sequence[str], openings: Openings | None = None
+) -> tuple[list[Claim], set[str]]:
+    """Takes those of these jobs that are due and in nobody's hands, and whose queue is not paused.
+
+    Also tells which of them are left although they are due: somebody had them locked at this moment.
+    """
+    asked = plain(jobs)
+    claimed, left = await _claim(
+        port, worker_id, (sql.CLAIM_ASKED, (asked, worker_id)), (sql.LEFT_OF_ASKED, (asked,)), openings
+    )
+    return claimed, {row[0] for row in left}
+
+
+async def _claim(
+    port: Port, worker_id: str, which: Statement, last: Statement, openings: Openings | None
+) -> tuple[list[Claim], Rows]:
+    """What `which` claims, with its runs, and the rows of `last`: one transaction."""
     failpoints.hit("claim.before")
     opening = None if openings is None else openings.statement(worker_id)
-    rows, *begun, runs, due = await port.run(
-        [
-            which,
-            *([] if opening is None else [opening]),
-            (sql.CLAIMED_RUNS, (worker_id,)),
-            (sql.NEXT_DUE, (names, names, names, names)),
-        ]
+    rows, *begun, runs, answer = await port.run(
+        [which, *([] if opening is None else [opening]), (sql.CLAIMED_RUNS, (worker_id,)), last]
     )
     claimed = [Claim(*row) for row in rows]
     _match(claimed, runs, begun[0] if begun else [])
@@ -118,7 +137,7 @@ async def claim(
         failpoints.hit("claim.after")
     if any(each.opened for each in claimed):
         failpoints.hit("claim.opened")
-    return claimed, due[0][0]
+    return claimed, answer
 
 
 def _match(claimed: Iterable[Claim], runs: Rows, begun: Rows) -> None:
