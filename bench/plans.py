@@ -102,7 +102,7 @@ def _explained(preload: int, waiting: int) -> dict[str, Plan]:
         async def run(self, statements: Sequence[Any]) -> list[Any]:
             if any(self.counts.get(sql, 0) < TIMES for sql, _ in statements):
                 async with await psycopg.AsyncConnection.connect(**parameters) as other:
-                    await other.execute(cast(LiteralString, ports._BY_INDEX))
+                    await other.execute(cast(LiteralString, ports.BY_INDEX))
                     for number, (sql, values) in enumerate(statements):
                         self._keep(sql, await _explain(other, number, sql, values))
                     await other.rollback()

@@ -37,6 +37,7 @@ NAMES = (
     "heartbeat.before",
     "sweep.before",
     "sweep.after",
+    "relay.rung",
 )
 """Where they stand. For `settle.*` the kinds of boundary in the batch follow, as in `settle.before:start`."""
 

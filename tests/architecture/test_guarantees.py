@@ -26,6 +26,7 @@ TOPICS = (
     "Waits and events",
     "Stuck runs and sweeps",
     "Stopping",
+    "Celery workers",
     "When the database is away",
     "History",
     "Not promised",

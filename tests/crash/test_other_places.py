@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.celery.test_ends import PLACES as IN_CELERY
 from tests.crash.test_kills import ON_THE_WAY, ON_THE_WAY_BACK
 from tests.crash.test_moves import ALL as MOVES
 from tests.crash.test_moves import BACK
@@ -28,6 +29,7 @@ def test_workers_are_killed_at_every_place_that_has_a_name() -> None:
     places = {
         place.partition("@")[0] for place in (*ON_THE_WAY, *ON_THE_WAY_BACK, *CANCELS, "release.before")
     }
+    places |= {place.partition("@")[0] for place in IN_CELERY}
     places |= {f"settle.answer:{kind}" for kind in KINDS}
     places |= {place.partition("@")[0] for place in (*MOVES, *(f"settle.before:{kind}" for kind in BACK))}
     assert {place.partition(":")[0] for place in places} == set(failpoints.NAMES)

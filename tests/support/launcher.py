@@ -5,12 +5,13 @@
 Reads one JSON object a line,
 
     {"log": PATH, "failpoints": TEXT, "settings": {...}, "django": {...}, "conn_max_age": SECONDS, "skew": SECONDS,
-     "options": {...}}
+     "options": {...}, "celery": [ARGUMENT, ...]}
 
 (`settings` is WORKFLOW, `django` other settings, `skew` how wrong this process's own clock is)
 
 and answers `{"started": PID}`; whenever a worker ends it writes `{"ended": PID, "code": CODE}` (negative: the
-signal). A worker is a session leader of its own and calls what `workflow:worker` calls. At the end of its
+signal). A worker is a session leader of its own and calls what `workflow:worker` calls, or what `celery worker` calls
+with these arguments where there are any. At the end of its
 input it leaves; the workers that still run are its reader's to end.
 """
 
@@ -55,6 +56,8 @@ def main() -> None:
         _set_clock(order["skew"])
         failpoints.arm(order["failpoints"])
         connections["default"].settings_dict["CONN_MAX_AGE"] = order["conn_max_age"]
+        if order["celery"]:
+            _become_celery(order["celery"])
         os._exit(worker.run(**order["options"]))
 
     children: set[int] = set()
@@ -67,12 +70,34 @@ def main() -> None:
                 return
             *lines, waiting = (waiting + read).split(b"\n")
             for line in lines:
-                children.add(_fork(start, json.loads(line)))
+                order = json.loads(line)
+                if order["celery"]:
+                    _load_celery()  # once, for this one and those to come
+                children.add(_fork(start, order))
         for pid in list(children):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 children.remove(pid)
                 _say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _load_celery() -> None:
+    from tests.crash_app.celery import app
+
+    app.loader.import_default_modules()
+
+
+def _become_celery(arguments: list[str]) -> None:
+    from tests.crash_app.celery import app
+
+    broker, *arguments = arguments
+    os.environ["CELERY_BROKER_URL"] = broker
+    try:
+        app.worker_main(["worker", "--loglevel", "INFO", *arguments])
+    except SystemExit as error:
+        sys.stdout.flush()
+        os._exit(error.code if isinstance(error.code, int) else int(bool(error.code)))
+    os._exit(0)
 
 
 def _set_clock(seconds: float) -> None:

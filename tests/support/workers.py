@@ -172,10 +172,12 @@ class Launcher:
         conn_max_age: int | None = 0,
         django: dict[str, Any] | None = None,
         skew: float = 0,
+        celery: Sequence[str] = (),
         **options: Any,
     ) -> Worker:
         """One more worker. `settings` are added to `SETTINGS`, `django` are other settings, `skew` is how wrong its own
-        clock is (seconds); `options` are those of `workflow.worker.run`.
+        clock is (seconds); `options` are those of `workflow.worker.run`. `celery` makes it a Celery worker:
+        the broker's URL and the arguments of `celery worker`.
         """
         self._count += 1
         log = self._folder / f"worker-{self._count}.log"
@@ -186,6 +188,7 @@ class Launcher:
             "conn_max_age": conn_max_age,
             "django": django or {},
             "skew": skew,
+            "celery": list(celery),
             "options": options,
         }
         self._log = log

@@ -93,8 +93,9 @@ def test_a_transport_that_is_no_such_module_is_an_error(transport: str, why: str
     ]
 
 
-def test_the_transport_of_the_package_passes() -> None:
+def test_the_transports_of_the_package_pass() -> None:
     assert found(check_transport, TRANSPORT="workflow.transports.postgres") == []
+    assert found(check_transport, TRANSPORT="workflow.transports.celery") == []
     assert found(check_transport, TRANSPORT=None) == []
 
 

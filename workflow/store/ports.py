@@ -24,7 +24,7 @@ from workflow.store.pipeline import Pipeline, Rows, Statement
 logger = logging.getLogger("workflow")
 
 
-_BY_INDEX = (
+BY_INDEX = (
     "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; "
     "SET plan_cache_mode = force_generic_plan; SET jit = off"
 )
@@ -171,7 +171,7 @@ class AsyncPort:
             row = await cursor.fetchone()
             direct = row is not None and row[0] == connection.info.backend_pid
             if direct:
-                await connection.execute(f"{_BY_INDEX}; SET lock_timeout = {_LOCK_TIMEOUT}", prepare=False)
+                await connection.execute(f"{BY_INDEX}; SET lock_timeout = {_LOCK_TIMEOUT}", prepare=False)
             self._connection, self._pipeline = connection, Pipeline(connection, direct=direct)
         return self._pipeline
 

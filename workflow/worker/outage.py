@@ -1,4 +1,4 @@
-"""What a worker says while the database is away: a few lines, however long it takes and whoever notices."""
+"""What a worker says while the database or a broker is away: a few lines, however long it takes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ LONGEST_SILENCE = 300.0
 
 
 class Outage:
-    """`lost` and `back` are called by whoever uses a connection, from any thread."""
+    """`lost` and `back` are called by whoever uses a connection, from any thread. `what` is away."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "the database") -> None:
+        self._what = what
         self._lock = threading.Lock()
         self._since: float | None = None
         self._next = 0.0
@@ -35,7 +36,7 @@ class Outage:
             self._next = now + self._pause
             away = now - self._since
         reason = " ".join(str(error).split()) or type(error).__name__
-        logger.warning("the database is away for %.0f s now, %s is tried again: %s", away, what, reason)
+        logger.warning("%s is away for %.0f s now, %s is tried again: %s", self._what, away, what, reason)
 
     def back(self) -> None:
         """Something was done: the database is there."""
@@ -44,4 +45,4 @@ class Outage:
         with self._lock:
             since, self._since = self._since, None
         if since is not None:
-            logger.info("the database is back after %.1f s", time.monotonic() - since)
+            logger.info("%s is back after %.1f s", self._what, time.monotonic() - since)

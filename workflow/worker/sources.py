@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
 
 from workflow.registry import registry
 from workflow.store import claims as claims_store
+from workflow.store import rings
 from workflow.store.claims import Claim
 from workflow.store.openings import Openings
 from workflow.store.ports import Port
@@ -74,3 +78,116 @@ class Due:
 
     async def give_up(self, port: Port) -> None:
         """What is due is everybody's."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A job that is asked for. `answers` are those of everybody who waits for it."""
+
+    at: float
+    """When to look, on the loop's clock."""
+    answers: list[asyncio.Future[bool]] = field(default_factory=list)
+    looks: int = 0
+
+
+class Asked:
+    """Only the jobs that somebody asks for, by id. Made on the event loop; `ring` makes the claimer look."""
+
+    LOOKS: Final = 8
+    """How often a job is looked at that somebody has locked. After that, it is asked for again some time."""
+    FIRST_PAUSE: Final = 0.01
+    """Seconds until the second look; doubled each time."""
+
+    strangers: set[tuple[str, int]] | None = None
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[str, _Asked] = {}
+        self._claimed: dict[str, list[asyncio.Future[bool]]] = {}
+        """By lease token: who waits for the unit."""
+        self._closed = False
+        self._ended: set[str] = set()
+        """Runs of which a unit has ended since relays were last woken."""
+        self._has_ended = asyncio.Event()
+        self.refused: set[str] = set()
+        """Jobs that were asked for too late: others are to be told of them."""
+
+    async def serve(self, job_id: str) -> bool:
+        """Claims a job, and returns when its unit is over. False at once where there is nothing to claim: it is gone,
+        in other hands, not due or in a paused queue, or this process takes nothing more.
+        """
+        if self._closed:
+            self.refused.add(job_id)
+            return False
+        answer: asyncio.Future[bool] = self._loop.create_future()
+        asked = self._asked.setdefault(job_id, _Asked(self._loop.time()))
+        asked.answers.append(answer)
+        self._ring()
+        return await answer
+
+    def wants(self) -> bool:
+        now = self._loop.time()
+        return any(asked.at <= now for asked in self._asked.values())
+
+    async def claim(self, port: Port, worker_id: str, room: int, openings: Openings | None = None) -> Claimed:
+        now = self._loop.time()
+        jobs = [job for job, asked in self._asked.items() if asked.at <= now][:room]
+        claimed, left = await claims_store.claim_asked(port, worker_id, jobs, openings)
+        for claim in claimed:
+            self._claimed[claim.token] = self._asked.pop(claim.job_id).answers
+        for job in set(jobs) & self._asked.keys():
+            asked = self._asked[job]
+            if job in left and asked.looks < self.LOOKS:
+                pause = self.FIRST_PAUSE * 2**asked.looks
+                asked.looks += 1
+                asked.at = self._loop.time() + pause
+                self._loop.call_later(pause + 0.001, self._ring)
+            else:
+                _tell(self._asked.pop(job).answers, False)
+        return claimed, 0.0 if self.wants() else None
+
+    def launched(self, claimed: Sequence[Claim], units: Units) -> None:
+        for claim in claimed:
+            driving = units.driving(claim.token)
+            if driving is None:
+                self._over(claim)
+            else:
+                driving.add_done_callback(partial(self._driven, claim))
+
+    def _driven(self, claim: Claim, driving: asyncio.Task[None]) -> None:
+        self._over(claim)
+
+    def _over(self, claim: Claim) -> None:
+        if claim.run_id is not None:
+            self._ended.add(claim.run_id)
+            self._has_ended.set()
+        _tell(self._claimed.pop(claim.token, []), True)
+
+    async def background(self, port: Port) -> None:
+        """A worker that claims what is due looks again whenever a unit has ended; here relays are told to look."""
+        while True:
+            await self._has_ended.wait()
+            runs, self._ended = self._ended, set()
+            self._has_ended.clear()
+            await rings.echo(port, runs)
+
+    def close(self) -> None:
+        """Nothing more is claimed; whoever waits for what was not taken is told."""
+        self._closed = True
+        for job, asked in self._asked.items():
+            self.refused.add(job)
+            _tell(asked.answers, False)
+        self._asked.clear()
+
+    async def give_up(self, port: Port) -> None:
+        """Has others told of what was refused."""
+        refused, self.refused = self.refused, set()
+        if refused:
+            await rings.unring(port, refused)
+
+
+def _tell(answers: Sequence[asyncio.Future[bool]], taken: bool) -> None:
+    for answer in answers:
+        if not answer.done():
+            answer.set_result(taken)
