@@ -117,6 +117,7 @@ def test_a_table_that_a_migration_has_locked_costs_sweeps_a_line_and_no_tracebac
     with psycopg.connect(database_url()) as other:
         other.execute("LOCK TABLE workflow_node, workflow_run, workflow_job IN ACCESS EXCLUSIVE MODE")
         eventually(lambda: worker.lines("the sweep of", "met another session's lock"))
+        eventually(lambda: worker.lines("claiming met another session's lock"))
         other.rollback()
     finished(dispatch("plain"))
     assert "Traceback" not in worker.said()

@@ -20,7 +20,7 @@ from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store.openings import Openings
 from workflow.store.ports import Port
-from workflow.store.trouble import is_connection_lost
+from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.worker.course import Course
 from workflow.worker.options import Options
 from workflow.worker.outage import Outage
@@ -96,6 +96,8 @@ class Claimer:
             except psycopg.Error as error:
                 if is_connection_lost(error):
                     self._outage.lost("claiming", error)
+                elif is_in_the_way(error):
+                    logger.info("claiming met another session's lock, and is tried again")
                 else:
                     logger.exception("claiming failed and is tried again")
                 wait, pause = pause * random.uniform(0.5, 1.0), min(pause * 2, LONGEST_PAUSE)

@@ -23,7 +23,7 @@ from workflow.sql import workers as workers_sql
 from workflow.store.committer import Committer
 from workflow.store.ports import AsyncPort, connection_parameters
 from workflow.store.settle import Rivals
-from workflow.store.trouble import is_connection_lost
+from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.transports.postgres import doorbell_class
 from workflow.worker.claiming import LONGEST_PAUSE, PATIENCE, Claimer, counted
 from workflow.worker.course import Course
@@ -249,6 +249,9 @@ class WorkerProcess:
                 if isinstance(error, psycopg.Error) and is_connection_lost(error):
                     self._outage.lost(name, error)
                     longest = LONGEST_PAUSE
+                elif is_in_the_way(error):
+                    logger.info("%s met another session's lock, and starts anew", name)
+                    longest = LONGEST_REST
                 else:
                     logger.exception("%s failed and starts anew", name)
                     longest = LONGEST_REST
