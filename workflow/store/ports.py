@@ -12,7 +12,7 @@ import asyncio
 import logging
 import select
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import psycopg
 from django.db import connections, transaction
@@ -121,6 +121,10 @@ _PATIENCE: dict[str, Any] = {
 gets to see them, and what the project's settings say goes before them."""
 
 
+SILENCE: Final = 30.0
+"""Seconds without an answer that are told of: the server is frozen, or something between swallows what it says."""
+
+
 def connection_parameters(using: str | None = None) -> dict[str, Any]:
     """What psycopg needs to reach the database that Django's `DATABASES` names; Django's own options left out."""
     wrapper = connections[using or conf.DATABASE]
@@ -149,6 +153,7 @@ class AsyncPort:
     async def run(self, statements: Sequence[Statement]) -> list[Rows]:
         async with self._lock:
             pipeline = await self._open()
+            complaint = asyncio.get_running_loop().call_later(SILENCE, self._complain)
             try:
                 if pipeline.direct:
                     return await pipeline.run(statements)
@@ -159,8 +164,13 @@ class AsyncPort:
                 await self._drop()
                 raise
             finally:
+                complaint.cancel()
                 if not pipeline.idle:
                     await self._drop()
+
+    def _complain(self) -> None:
+        """Nothing is cut off: a commit may rightly wait, for a lost standby. But whoever operates it has to know."""
+        logger.warning("the database has not answered for %g s on the connection %r", SILENCE, self._name)
 
     async def _open(self) -> Pipeline:
         if self._connection is None or self._pipeline is None or self._connection.closed:
