@@ -91,6 +91,8 @@ def test_for_some_seconds() -> None:
         ("2100-01-01 12:00:00", LATER - timedelta(hours=9)),
         ("2100-01-01T12:00Z", LATER),
         ("2100-01-01T13:00+01:00", LATER),
+        ("2100-01-02T11:59+23:59", LATER),
+        ("2099-12-31T12:01-23:59", LATER),
     ],
 )
 def test_until_a_moment_which_without_an_offset_is_in_the_time_zone_of_the_project(

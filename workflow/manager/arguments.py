@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from workflow import states
@@ -117,7 +117,7 @@ def seconds(value: object, name: str, most: float = MAX_DELAY) -> float:
 
 
 def moment_or_seconds(value: object, name: str) -> tuple[datetime | None, float | None]:
-    """(an aware moment, None), or (None, seconds from now); two times None for None."""
+    """(a moment in UTC, None), or (None, seconds from now); two times None for None."""
     if value is None:
         return None, None
     if not isinstance(value, datetime):
@@ -127,9 +127,14 @@ def moment_or_seconds(value: object, name: str) -> tuple[datetime | None, float 
         return None, seconds(value, name)
     if value.utcoffset() is None:
         raise ValueError(f"{name} must be an aware datetime, not {_show(value)}")
-    if value.year > MAX_YEAR:
+    try:
+        moment = value.astimezone(UTC)  # PostgreSQL takes no offset of 16 hours or more
+    except OverflowError:  # there it is of the year 0 or 10,000
+        first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+        moment = first if value.year == 1 else last
+    if moment.year > MAX_YEAR:
         raise ValueError(f"{name} must not be after the year {MAX_YEAR}")
-    return value, None
+    return moment, None
 
 
 def days(value: object) -> float:
