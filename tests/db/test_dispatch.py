@@ -277,6 +277,7 @@ def test_an_input_of_megabytes_is_no_trouble(settings: Any) -> None:
 BAD_OPTIONS = [
     ({"queue": ""}, ValueError),
     ({"queue": "q" * 101}, ValueError),
+    ({"queue": "#events"}, ValueError),
     ({"queue": "a\0"}, ValueError),
     ({"queue": "\udcff"}, ValueError),
     ({"queue": None}, TypeError),

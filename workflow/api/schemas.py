@@ -72,6 +72,7 @@ Name = Annotated[str, Field(min_length=1, max_length=80), Storable]
 Text = Annotated[str, Field(min_length=1, max_length=arguments.MAX_TEXT), Storable]
 AnyText = Annotated[str, Field(max_length=arguments.MAX_TEXT), Storable]
 Queue = Annotated[str, Field(min_length=1, max_length=arguments.MAX_QUEUE), Storable]
+OrdinaryQueue = Annotated[Queue, AfterValidator(_ordinary)]
 Path = Annotated[str, Field(min_length=1, max_length=arguments.MAX_PATH), Storable]
 Reason = Annotated[str, Field(max_length=arguments.MAX_REASON), Storable]
 Id = Annotated[UUID, Field(strict=False)]
@@ -127,7 +128,7 @@ class DispatchBody(Body):
     idempotency_key: Text | None = Field(
         None, description="The same key for the same workflow gives the run that it was first used for."
     )
-    queue: Queue = Field("default", description="Which workers take it.")
+    queue: OrdinaryQueue = Field("default", description="Which workers take it.")
     priority: int = Field(
         0, ge=-arguments.MAX_PRIORITY - 1, le=arguments.MAX_PRIORITY, description="Higher goes first."
     )
@@ -160,7 +161,7 @@ class ResumeBody(Body):
 class PauseBody(Body):
     """Which queue to pause, and for how long: `until` or `seconds`, or neither for no end."""
 
-    queue: Annotated[Queue, AfterValidator(_ordinary)] = Field(description="Its name.")
+    queue: OrdinaryQueue = Field(description="Its name.")
     until: Annotated[AwareDatetime, BeforeValidator(_written_moment)] | None = Field(
         None, description="When the pause ends."
     )

@@ -94,7 +94,8 @@ def ordinary_queue(value: object) -> str:
     """A queue's name, but not that of the engine's own."""
     name = text(value, "queue", MAX_QUEUE)
     if name == states.EVENTS_QUEUE:
-        raise ValueError(f"the engine's own queue {name} delivers events to all runs and can't be paused")
+        rule = "delivers events to all runs, can't be paused and takes no run"
+        raise ValueError(f"queue must not be the engine's own queue {name}, which {rule}")
     return name
 
 

@@ -301,7 +301,7 @@ def _placement(
     """The checked options of a dispatch."""
     return store.Placement(
         workflow,
-        check.text(queue, "queue", check.MAX_QUEUE),
+        check.ordinary_queue(queue),
         check.priority(priority),
         None if context is None else _context(workflow, context),
         0.0 if delay is None else check.seconds(delay, "delay"),

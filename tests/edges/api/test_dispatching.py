@@ -73,6 +73,8 @@ def test_a_dispatch_hands_all_its_options_on_and_records_who_asked(client):
         ({"workflow": "web-free", "queue": ""}, [["queue"]]),
         ({"workflow": "web-free", "queue": None}, [["queue"]]),
         ({"workflow": "web-free", "queue": "q" * 101}, [["queue"]]),
+        ({"workflow": "web-free", "queue": "#events"}, [["queue"]]),
+        ({"workflow": "web-free", "delay": 10**400}, [["delay"]]),
         ({"workflow": "web-free", "correlation_id": 5}, [["correlation_id"]]),
         ({"workflow": "web-free", "correlation_id": ""}, [["correlation_id"]]),
         ({"workflow": "web-free", "idempotency_key": "k" * 256}, [["idempotency_key"]]),
