@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -80,11 +80,10 @@ class Context:
         self.signal.raise_if_aborted()
         if isinstance(percent, bool) or not isinstance(percent, int | float):
             raise TypeError(f"percent is a number from 0 to 100, not a {type(percent).__name__}")
-        value = float(percent)
-        if not math.isfinite(value) or not 0 <= value <= 100:
-            raise ValueError(f"percent is a number from 0 to 100, not {percent}")
+        if not 0 <= percent <= 100:  # NaN is not
+            raise ValueError(f"percent is a number from 0 to 100, not {reprlib.repr(percent)}")
         text = {} if message is None else {"message": clean_text(message, 1000)}
-        self._report("action.progress", value, text)
+        self._report("action.progress", float(percent), text)
 
     def log(self, message: str, **fields: Any) -> None:
         """Adds an entry `log` to the run's history. `fields` are anything that JSON can hold.

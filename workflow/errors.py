@@ -135,7 +135,10 @@ class Retry(Exception):
         if isinstance(delay, timedelta):
             self.delay = delay.total_seconds()
         elif isinstance(delay, int | float) and not isinstance(delay, bool):
-            self.delay = float(delay)
+            try:
+                self.delay = float(delay)
+            except OverflowError:  # a whole number beyond the floats
+                self.delay = math.inf if delay > 0 else -math.inf
         else:
             raise TypeError(f"delay is a number of seconds or a timedelta, not a {type(delay).__name__}")
         if not math.isfinite(self.delay) or self.delay < 0:

@@ -51,7 +51,7 @@ class Signal:
                 return True
             if self._event is None:
                 self._event = threading.Event()  # made for those who wait: most handlers never do
-        return self._event.wait(seconds)
+        return self._event.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
     def add_callback(self, fn: Callable[[], object]) -> None:
         """Calls `fn()` when asked to stop, at once if that was before. Its exceptions are logged."""

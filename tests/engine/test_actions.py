@@ -323,14 +323,21 @@ def test_progress_is_coalesced_and_the_last_value_arrives() -> None:
     assert node(status, "w.s.work").progress == 100
 
 
-@pytest.mark.parametrize("percent", [-1, 101, float("nan"), "50", True, None])
-def test_progress_takes_numbers_from_0_to_100(percent: Any) -> None:
+@pytest.mark.parametrize(
+    "percent", [-1, 101, float("nan"), pytest.param(10**400, id="beyond floats"), "50", True, None]
+)
+@pytest.mark.parametrize("twin", [False, True])
+def test_progress_takes_numbers_from_0_to_100(percent: Any, twin: bool) -> None:
     def work(state: dict[str, Any], ctx: Any) -> None:
         ctx.progress(percent)
 
-    status = run_through(staged(Action("work", work, attempts=1)))
+    async def awork(state: dict[str, Any], ctx: Any) -> None:
+        await ctx.aprogress(percent)
+
+    status = run_through(staged(Action("work", awork if twin else work, attempts=1)))
     assert status.run.error is not None
     assert status.run.error["type"] in ("ValueError", "TypeError")
+    assert "percent is a number from 0 to 100" in status.run.error["message"]
 
 
 def test_a_plain_handler_over_its_timeout_is_interrupted_and_counts_as_failed() -> None:

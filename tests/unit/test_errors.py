@@ -92,7 +92,9 @@ def test_retry_takes_seconds_or_a_timedelta(delay: float | timedelta | None, sec
     assert errors.Retry(delay=delay).delay == seconds
 
 
-@pytest.mark.parametrize("delay", [-1, math.nan, math.inf, timedelta(seconds=-1)])
+@pytest.mark.parametrize(
+    "delay", [-1, math.nan, math.inf, timedelta(seconds=-1), pytest.param(10**400, id="beyond floats")]
+)
 def test_retry_refuses_a_delay_that_is_no_time(delay: float | timedelta) -> None:
     with pytest.raises(ValueError, match="finite number of seconds, 0 or more"):
         errors.Retry(delay)

@@ -113,7 +113,7 @@ def number(
             found = None
     except (ValueError, TypeError, OverflowError):
         found = None
-    if found is None or not minimum <= found <= maximum or math.isinf(found):
+    if found is None or not minimum <= found <= maximum or found == math.inf:
         word = "a whole number" if kind is int else "a number"
         bounds = f"of at least {minimum:g}" if math.isinf(maximum) else f"from {minimum:g} to {maximum:g}"
         raise refusal(f"{option} must be {word} {bounds}, not {one_line(value, 60)!r}")
