@@ -51,15 +51,16 @@ logger = logging.getLogger("workflow")
 __all__ = ["advance", "drain", "settle"]
 
 
-def drain(run_id: UUID | str | None = None, timeout: float = 10) -> None:
+def drain(run_id: UUID | str | None = None, timeout: float | timedelta = 10) -> None:
     """Runs all that is due, here and now, until nothing is.
 
     Retries, sleeps and waits that come due later stay; `advance` brings them nearer. With `run_id`
-    only that run's jobs are run, and the deliveries of events. `timeout` in seconds: `TimeoutError`
+    only that run's jobs are run, and the deliveries of events. `timeout` in seconds or a `timedelta`: `TimeoutError`
     when that much time has passed and still something is due, `RunNotFound` for an id that no run can have.
     """
     runtime = _InlineRuntime()
-    deadline = time.monotonic() + timeout
+    limit = arguments.seconds(timeout, "timeout")
+    deadline = time.monotonic() + limit
     only = None if run_id is None else str(arguments.run_id(run_id))
     while True:
         drive(expire_waits(runtime.port))
@@ -73,7 +74,7 @@ def drain(run_id: UUID | str | None = None, timeout: float = 10) -> None:
             runtime.deadline = deadline
             drive(execution.run())
         if time.monotonic() > deadline:
-            raise TimeoutError(f"something was still due after {timeout:g} s")
+            raise TimeoutError(f"something was still due after {limit:g} s")
 
 
 def advance(seconds: float | timedelta) -> None:
@@ -88,16 +89,20 @@ def advance(seconds: float | timedelta) -> None:
             cursor.execute(statement, {"seconds": interval})
 
 
-def settle(run_id: UUID | str, timeout: float = 10) -> RunStatus:
-    """Waits until a worker elsewhere has brought the run to its end; its final status, or `TimeoutError`."""
-    deadline = time.monotonic() + timeout
+def settle(run_id: UUID | str, timeout: float | timedelta = 10) -> RunStatus:
+    """Waits until a worker elsewhere has brought the run to its end; its final status, or `TimeoutError`.
+
+    `timeout` is in seconds or a `timedelta`.
+    """
+    limit = arguments.seconds(timeout, "timeout")
+    deadline = time.monotonic() + limit
     pause = 0.01
     while True:
         status = workflows.status(run_id)
         if status.run.finished_at is not None:
             return status
         if time.monotonic() > deadline:
-            raise TimeoutError(f"run {run_id} is still {status.run.status} after {timeout:g} s")
+            raise TimeoutError(f"run {run_id} is still {status.run.status} after {limit:g} s")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.2)
 

@@ -12,7 +12,7 @@ from django.db import DataError, connection, transaction
 
 from tests.support.runs import PATIENCE, node, staged
 from workflow import Action, Retry, RunNotFound, Stage, Workflow, parallel, workflows
-from workflow.testing import advance, drain
+from workflow.testing import advance, drain, settle
 
 
 def test_a_unit_that_never_comes_to_rest_is_given_up_and_goes_on_later() -> None:
@@ -114,7 +114,33 @@ def test_so_it_does_after_an_error_that_the_handler_kept_to_itself_or_a_gate_met
         assert node(status, "w.gate").status == "failed"
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e300, "5", None, True])
+NO_TIMES = [-1, float("nan"), float("inf"), 1e300, "5", None, True, timedelta(seconds=-1)]
+
+
+@pytest.mark.parametrize("seconds", NO_TIMES)
 def test_no_other_time_can_pass(seconds: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="seconds"):
         advance(seconds)
+
+
+@pytest.mark.parametrize("timeout", NO_TIMES)
+def test_a_timeout_that_is_no_time_is_refused_before_anything_runs(timeout: Any) -> None:
+    handle = workflows.dispatch(staged(Action("act", lambda state: None)), {})
+    with pytest.raises((ValueError, TypeError), match="timeout"):
+        drain(timeout=timeout)
+    with pytest.raises((ValueError, TypeError), match="timeout"):
+        settle(handle.run_id, timeout)
+    assert handle.status().run.status == "pending"
+
+
+def test_a_timeout_may_be_a_timedelta() -> None:
+    def again(state: dict[str, Any]) -> None:
+        raise Retry(delay=0)
+
+    endless = workflows.dispatch(staged(Action("again", again, attempts=1_000_000)), {})
+    with pytest.raises(TimeoutError, match=r"after 0\.1 s"):
+        drain(endless.run_id, timeout=timedelta(milliseconds=100))
+    with pytest.raises(TimeoutError, match=r"after 0\.1 s"):
+        settle(endless.run_id, timedelta(milliseconds=100))
+    workflows.cancel(endless.run_id)
+    assert settle(endless.run_id, timedelta(seconds=PATIENCE)).run.status == "cancelled"
