@@ -147,7 +147,18 @@ async def test_a_client_may_ask_for_another_snapshot(
 
 
 @pytest.mark.parametrize(
-    "said", ["", "{", "[]", '"refresh"', "null", '{"type": 7}', '{"type": "ack", "n": "x"}', "x" * 5_000]
+    "said",
+    [
+        "",
+        "{",
+        "[]",
+        '"refresh"',
+        "null",
+        '{"type": 7}',
+        '{"type": "ack", "n": "x"}',
+        "x" * 5_000,
+        "[" * 1_000,
+    ],
 )
 async def test_whatever_a_client_says_it_goes_on(no_redis: None, operator: User, said: str) -> None:
     run_id = await sync_to_async(waiting)("o-6")

@@ -153,7 +153,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             return
         try:
             said = json.loads(text_data)
-        except ValueError:
+        except (ValueError, RecursionError):  # nested too deep
             return
         if not isinstance(said, dict):
             return
