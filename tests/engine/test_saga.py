@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
+from django.core.management import call_command
 
 from tests.support.runs import history, node, run_through, statuses
-from workflow import Action, Fatal, Pipeline, Stage, Workflow, action, parallel, workflows
+from workflow import Action, Fatal, Pipeline, Stage, WaitFor, Workflow, action, parallel, workflows
 from workflow.models import Job, RunEvent
 from workflow.testing import advance, drain
 
@@ -151,6 +153,38 @@ def test_a_compensation_that_fails_for_good_is_recorded_and_never_stops_the_walk
     assert failed.error is not None
     assert (failed.error["code"], failed.error["message"]) == ("COMPENSATION_FAILED", "cannot undo")
     assert ("action.compensation_failed", "w.a.broken") in history(status)
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(1, "w.a.one could not be undone"), (2, "w.a.two could not be undone, nor could 1 more")],
+)
+def test_a_cancelled_run_has_an_error_that_names_the_first_compensation_that_failed(
+    count: int, message: str
+) -> None:
+    def never(state: dict[str, Any]) -> None:
+        raise Fatal("cannot undo")
+
+    members = [Action(name, lambda state: None, compensate=never) for name in ("one", "two")]
+    stages = [Stage("a", actions=[undoable("fine"), *members[:count]]), Stage("b", wait_for=WaitFor("never"))]
+    handle = workflows.dispatch(Workflow("w", stages=stages), {})
+    drain(handle.run_id)
+    workflows.cancel(handle.run_id, compensate=True)
+    drain(handle.run_id)
+    found = handle.status().run
+    assert found.status == "compensated"
+    failures = ["w.a.two", "w.a.one"][-count:]
+    assert found.error == {
+        "code": "COMPENSATION_FAILED",
+        "message": message,
+        "node": failures[0],
+        "type": None,
+        "traceback": None,
+        "compensation_failures": failures,
+    }
+    said = io.StringIO()
+    call_command("workflow:status", str(handle.run_id), stdout=said)
+    assert f"COMPENSATION_FAILED: {message}" in said.getvalue()
 
 
 def test_a_compensation_may_give_up_or_name_its_delay() -> None:

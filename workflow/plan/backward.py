@@ -250,10 +250,17 @@ class Undo:
         boundary.run_target = COMPENSATED
         self._draft.say(states.EVENT_COMPENSATED)
         if self._failures:
-            boundary.run_error = compact({**(self.run.error or {}), "compensation_failures": self._failures})
+            error = self.run.error or self._first_failure()
+            boundary.run_error = compact({**error, "compensation_failures": self._failures})
         boundary.job = DELETE
         self._draft.move.done = True
         return self._draft.close()
+
+    def _first_failure(self) -> dict[str, Any]:
+        """The error of a run that nothing has triggered but a command."""
+        path, *others = self._failures
+        more = f", nor could {len(others)} more" if others else ""
+        return fault(FailureCode.COMPENSATION_FAILED, f"{path} could not be undone{more}", path)
 
     def _open(self) -> Boundary:
         """Begins the next move. The walk is all that is left of its run, so it has the run to itself."""
