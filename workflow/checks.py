@@ -16,6 +16,7 @@ from workflow import viewing
 from workflow.conf import conf, validate
 from workflow.registry import registry
 from workflow.store.workers import Changed, Unserved, changed_now, unserved_now
+from workflow.texts import one_line
 
 CONNECT_TIMEOUT: Final = 3
 """Seconds after which ``check --deploy`` takes a database that it was not told to look into for absent."""
@@ -132,7 +133,7 @@ def _unserved(runs: Unserved, unfit: Container[tuple[str, int]]) -> Warning:
     elif (runs.workflow, runs.version) in unfit:
         hint = "This code has another tree under that version: see workflow.W003 before you start a worker of it."
     elif runs.queue is not None:
-        hint = f'Start a worker that takes the queue "{runs.queue}".'
+        hint = f'Start a worker that takes the queue "{one_line(runs.queue, 100)}".'
     else:
         hint = "This code serves it: the runs go on once a worker of it is up."
     return Warning(

@@ -14,6 +14,7 @@ from django.db.models import Q
 from django.db.models.functions import Coalesce, Now
 
 from workflow import ids, states
+from workflow.texts import one_line
 
 
 def _choices(values: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -347,7 +348,7 @@ class Step(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.key
+        return one_line(self.key)
 
 
 class Event(models.Model):
@@ -380,7 +381,7 @@ class Event(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.type} {self.id}"
+        return f"{one_line(self.type)} {self.id}"
 
 
 class RunEvent(models.Model):
@@ -431,7 +432,7 @@ class Worker(models.Model):
         indexes = [models.Index(fields=["seen_at"], name="workflow_worker_seen")]
 
     def __str__(self) -> str:
-        return f"{self.hostname} {self.pid}"
+        return f"{one_line(self.hostname)} {self.pid}"
 
 
 class PausedQueue(models.Model):
@@ -454,4 +455,4 @@ class PausedQueue(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.queue
+        return one_line(self.queue)

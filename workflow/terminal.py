@@ -9,7 +9,6 @@ been masked before it comes here.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -20,15 +19,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from workflow import failures, states
+from workflow import failures, states, texts
 from workflow.results import NodeInfo, PausedQueueInfo, RunInfo, RunStatus
 
-# Controls, and format characters that reorder, hide or break what stands around them. The two joiners
-# (U+200C, U+200D) stay: some scripts and many emoji need them, and they hide nothing.
-_UNPRINTABLE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
 _BAR_WIDTH: Final = 20
 _LINE: Final = 200
 """Characters of an error that are shown beside its node; `detail` shows the whole."""
@@ -61,21 +54,8 @@ _SYMBOLS: Final = {
 # Text
 
 
-def printable(value: object) -> str:
-    """`value` as text that any terminal can take: what isn't plainly visible is escaped."""
-    return _UNPRINTABLE.sub(_escape, str(value))
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-def one_line(value: object, limit: int = 500) -> str:
-    """`value` on one printable line of at most `limit` characters; runs of white space become one space."""
-    # Far more than can be shown, cut before the work: an error may be megabytes long.
-    text = printable(" ".join(str(value)[: limit * 20].split()))
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+printable = texts.printable
+one_line = texts.one_line
 
 
 def pause_line(pause: PausedQueueInfo) -> str:

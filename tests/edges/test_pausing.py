@@ -310,9 +310,20 @@ def test_hostile_texts_are_shown_as_the_texts_they_are(operator: Client) -> None
     hostile = "</td><img src=x onerror=alert(1)>\u202egnp\x1b/_'\""
     workflows.pause_queue(hostile, reason=hostile, by=hostile)
     address = reverse("admin:workflow_pausedqueue_change", args=[quote(hostile)])
-    for page in (LIST, address):
-        body = operator.get(page).content.decode()
+    pages = [address[: -len("change/")] + part for part in ("change/", "history/", "delete/")]
+    for page in (LIST, *pages):
+        body = web.shown(operator.get(page))
         assert "<img src=x" not in body
+        assert "\u202e" not in body
+        assert "\\u202e" in body
+    chosen = {"action": "delete_selected", "_selected_action": [hostile]}
+    for body in (
+        web.shown(operator.post(LIST, chosen)),
+        web.shown(operator.post(address, {**NOTHING, "reason": "x"}, follow=True)),
+        web.shown(operator.get(reverse("admin:index"))),
+        web.shown(operator.post(pages[2], {"post": "yes"}, follow=True)),
+    ):
+        assert "\u202e" not in body
         assert "\\u202e" in body
     assert operator.get(f"{LIST}nothing/change/").status_code == 302
     assert operator.get(f"{LIST}a%00b/change/").status_code == 302

@@ -248,6 +248,25 @@ def test_what_a_name_holds_steers_no_terminal() -> None:
     assert facts["workers"] == 'in the queue "\\x1b[31m "'
 
 
+HOSTILE = "\n2026-01-01 ERROR all is lost\x1b[31m\u202e\r"
+SHOWN = r"2026-01-01 ERROR all is lost\x1b[31m\u202e"
+
+
+def test_what_a_queue_is_called_forges_no_line_of_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    run_id = soup(HOSTILE)
+    worker(entry(), queues=("fast",))
+    said = f'{TOLD} in the queue "{SHOWN}"'
+    runs = unserved_run(run_id)
+    assert runs is not None
+    assert (runs.queue, runs.reason) == (HOSTILE, said)
+    assert swept(caplog) == [f"{said}, which has 1 live run (the oldest: {run_id})"]
+    with registry.isolated():
+        registry.register(SOUP)
+        [message] = found()
+    assert SHOWN in message.msg
+    assert message.hint == f'Start a worker that takes the queue "{SHOWN}".'
+
+
 # Sweeps
 
 

@@ -10,6 +10,7 @@ from django.core.management import call_command
 
 from tests.support.runs import PATIENCE, run_through, staged
 from workflow import Action, Fatal, Stage, Workflow, workflows
+from workflow.executor import jobs
 from workflow.models import Job
 from workflow.registry import registry
 from workflow.testing import drain
@@ -133,3 +134,20 @@ def test_in_a_workers_log_an_error_is_one_line(
         "cannot undo w.s.reserve: COMPENSATION_FAILED: a",
     ]
     assert all(len(logging.Formatter().format(record).splitlines()) == 1 for record in log.records)
+
+
+def test_what_the_engine_fails_with_is_one_line_that_steers_nothing(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise ValueError("odd\n2026-01-01 ERROR all is lost\x1b[31m")
+
+    monkeypatch.setattr(jobs, "Execution", broken)
+    monkeypatch.setattr(jobs, "MAX_FAILURES", 1)
+    status = run_through(staged(Action("act", lambda state: None)))
+    assert status.run.error is not None
+    assert status.run.error["code"] == "STUCK_RUN_REAPED"
+    assert log.messages[-1].startswith(
+        f"run {status.run.id} of w fails: STUCK_RUN_REAPED: the engine failed 1 "
+    )
+    assert log.messages[-1].endswith(r"(ValueError: odd 2026-01-01 ERROR all is lost\x1b[31m)")

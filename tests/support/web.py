@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import types
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -90,6 +91,13 @@ def post(client: Client, path: str, body: Any = None, **options: Any) -> Any:
     """POSTs a JSON body; bytes and text as they are."""
     data = body if isinstance(body, bytes | str) else json.dumps({} if body is None else body)
     return client.post(path, data, content_type="application/json", **options)
+
+
+def shown(response: Any) -> str:
+    """A page without what a browser hands back as it is, and shows to nobody or in a field of a form."""
+    assert response.status_code == 200, response
+    body: str = response.content.decode()
+    return re.sub(r'<textarea.*?</textarea>|value="[^"]*"', "", body, flags=re.DOTALL)
 
 
 def error(response: Any, status: int, code: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from workflow.store import events as events_store
 from workflow.store.claims import Claim, Misfit
 from workflow.store.settle import Lease, Settlement
 from workflow.store.trouble import is_connection_lost
+from workflow.texts import one_line
 
 logger = logging.getLogger("workflow")
 
@@ -180,7 +181,7 @@ async def _end_run(claim: Claim, lease: Lease, code: str, message: str, runtime:
         history=[HistoryEntry(states.EVENT_FAILED, None, f'{{"error":{error}}}')],
         job=DELETE,
     )
-    logger.error("run %s of %s fails: %s: %s", run.id, run.workflow, code, message)
+    logger.error("run %s of %s fails: %s: %s", run.id, run.workflow, code, one_line(message))
     await runtime.settle(Settlement(lease, boundary))
 
 

@@ -14,6 +14,7 @@ from workflow.sql import workers as sql
 from workflow.sql.arrays import plain, texts
 from workflow.store.drive import drive
 from workflow.store.ports import DjangoPort, Port
+from workflow.texts import one_line
 
 MOST_RUNS: Final = 10_000
 """Live runs that one look takes from either end of their order: some 30 ms on a table of any size."""
@@ -49,8 +50,8 @@ class Unserved:
 
     @property
     def reason(self) -> str:
-        """What is missing, in one line."""
-        place = "" if self.queue is None else f' in the queue "{self.queue}"'
+        """What is missing, in one printable line."""
+        place = "" if self.queue is None else f' in the queue "{one_line(self.queue, 100)}"'
         return f"no live worker serves {self.workflow} v{self.version}{place}"
 
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ from tests.support import rows, web
 from workflow import bulk, ids, workflows
 from workflow.admin import paging, shown
 from workflow.admin.runs import LATEST, MOST_NODES
-from workflow.models import Job, Node, RunEvent, Step, Worker
+from workflow.models import Event, Job, Node, RunEvent, Step, Worker
 
 pytestmark = pytest.mark.django_db
 HOW_TO = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "admin.md"
@@ -220,6 +220,20 @@ def test_a_job_an_event_and_a_worker_are_shown(client):
     assert '"a": 1' in event
     assert "order.sent" in event
     assert "h:1" in html(client.get(page_of("worker", there["worker"])))
+
+
+def test_no_name_turns_a_page_round(client):
+    workflows.publish("\u202egnp.exe", {"a": 1}, correlation="\u202ec")
+    named = {
+        "event": Event.objects.get().pk,
+        "worker": Worker.objects.create(pid=1, concurrency=1, threads=1, hostname="\u202etsoh").pk,
+    }
+    for model, pk in named.items():
+        page = page_of(model, pk)
+        for address in (lists(model), page, page.replace("/change/", "/history/")):
+            body = web.shown(client.get(address))
+            assert "\u202e" not in body, address
+            assert "\\u202e" in body, address
 
 
 def test_the_pages_of_one_row_ask_a_constant_number_of_questions(client):
