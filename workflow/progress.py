@@ -19,14 +19,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
-from zoneinfo import ZoneInfo
 
 from asgiref.sync import async_to_sync
 from channels.layers import InMemoryChannelLayer, get_channel_layer
 from django.db import DatabaseError, connections, transaction
-from django.utils import timezone
 
 from workflow import transitions
+from workflow.times import aware
 
 logger = logging.getLogger("workflow")
 
@@ -210,7 +209,7 @@ def announce(rows: Sequence[HistoryRow], using: str) -> None:
 def _announce_now(rows: list[HistoryRow], using: str) -> None:
     channel_layer = layer()
     if has_readers(channel_layer):
-        push([message(*row[:4], _aware(row[4], using), _plain(row[5])) for row in rows], channel_layer)
+        push([message(*row[:4], aware(row[4], using), _plain(row[5])) for row in rows], channel_layer)
     if not reaches_others(channel_layer):
         _notify(ranges_of(rows), using)
     if transitions.has_receivers():
@@ -238,12 +237,6 @@ def _notify(ranges: Mapping[str, Range], using: str) -> None:
                 cursor.execute(NOTIFY, [payload])
     except DatabaseError as error:
         logger.info("nobody was told of new history: %s", error)
-
-
-def _aware(at: datetime, using: str) -> datetime:
-    if timezone.is_naive(at):  # USE_TZ=False
-        return timezone.make_aware(at, ZoneInfo(connections[using].timezone_name))
-    return at
 
 
 def _plain(data: Any) -> dict[str, Any] | None:

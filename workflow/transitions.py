@@ -11,15 +11,12 @@ import uuid
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
-from zoneinfo import ZoneInfo
-
-from django.db import connections
-from django.utils import timezone
 
 from workflow import ids, states
 from workflow.models import Node, Run
 from workflow.registry import registry
 from workflow.signals import transitioned
+from workflow.times import aware
 
 logger = logging.getLogger("workflow")
 
@@ -130,6 +127,4 @@ def _seconds(times: _Times) -> float | None:
 
 
 def _aware(at: Any, using: str) -> Any:
-    if isinstance(at, datetime) and timezone.is_naive(at):  # USE_TZ=False
-        return timezone.make_aware(at, ZoneInfo(connections[using].timezone_name))
-    return at
+    return aware(at, using) if isinstance(at, datetime) else at

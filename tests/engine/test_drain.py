@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
 from django.db import DataError, connection, transaction
+from django.test import override_settings
 
 from tests.support.runs import PATIENCE, node, staged
-from workflow import Action, Retry, RunNotFound, Stage, Workflow, parallel, workflows
+from workflow import Action, Retry, RunNotFound, Stage, Workflow, parallel, testing, workflows
+from workflow.models import RunEvent
 from workflow.testing import advance, drain, settle
 
 
@@ -144,3 +146,21 @@ def test_a_timeout_may_be_a_timedelta() -> None:
         settle(endless.run_id, timedelta(milliseconds=100))
     workflows.cancel(endless.run_id)
     assert settle(endless.run_id, timedelta(seconds=PATIENCE)).run.status == "cancelled"
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="America/New_York")
+def test_without_use_tz_what_is_told_of_a_retry_is_when_it_is_due_as_the_history_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def again(state: dict[str, Any]) -> None:
+        raise Retry(delay=3600)
+
+    told: list[Any] = []
+    monkeypatch.setattr(testing, "announce_history", lambda rows, using: told.extend(rows))
+    handle = workflows.dispatch(staged(Action("again", again)), {})
+    drain(handle.run_id)
+    [entry] = RunEvent.objects.filter(run_id=handle.run_id, name="action.retrying")
+    [row] = [row for row in told if row[2] == "action.retrying"]
+    due, kept = (datetime.fromisoformat(data["due_at"]) for data in (row[5], entry.data))
+    assert due == kept
+    assert due.utcoffset() is not None

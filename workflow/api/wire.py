@@ -13,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 from workflow.api import refusals
 from workflow.api.refusals import Refused
 from workflow.api.schemas import Error, ErrorBody, ErrorDetail
+from workflow.conf import conf
+from workflow.times import zoned
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -76,8 +78,8 @@ def validate(model: type[Model], given: object) -> Model:
 
 
 def answer(model: BaseModel, status: int = 200) -> HttpResponse:
-    """A model as JSON; NaN and the infinities, which JSON does not have, are null."""
-    return as_json(model.model_dump_json(), status)
+    """A model as JSON, its times in UTC; NaN and the infinities, which JSON does not have, are null."""
+    return as_json(zoned(model, conf.DATABASE).model_dump_json(), status)
 
 
 def as_json(text: str, status: int = 200) -> HttpResponse:

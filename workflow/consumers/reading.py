@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from django.db import connections
-from django.utils import timezone
 
 from workflow import history, progress, states
 from workflow.conf import conf
 from workflow.history import Entry
 from workflow.redact import masks, redact_error
 from workflow.sql import live as sql
+from workflow.times import aware
 
 REPLAY: Final = 1_000
 """Entries that are replayed; whoever has missed more gets a snapshot."""
@@ -49,7 +48,7 @@ def recent() -> Frame:
     rows = _rows(sql.RECENT, {"limit": RECENT})
     # With their own payloads unread there is nothing to mask their texts by, so these are left out.
     runs = [{**_run(row, ()), "error": _coded(parsed(row["error"])), "seq": row["seq"]} for row in rows]
-    return {"type": "snapshot", "now": timezone.now().isoformat(), "runs": runs}
+    return {"type": "snapshot", "now": datetime.now(UTC).isoformat(), "runs": runs}
 
 
 def replay(run_id: UUID, after: int) -> list[Frame] | None:
@@ -134,6 +133,4 @@ def _text(value: Any) -> str | None:
     """A time as text with its zone."""
     if not isinstance(value, datetime):
         return None if value is None else str(value)
-    if timezone.is_naive(value):  # USE_TZ=False
-        return timezone.make_aware(value, ZoneInfo(connections[conf.DATABASE].timezone_name)).isoformat()
-    return value.isoformat()
+    return aware(value, conf.DATABASE).isoformat()

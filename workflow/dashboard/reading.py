@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from workflow.sql import dashboard as sql
 from workflow.sql import lists
 from workflow.sql.arrays import plain
 from workflow.store.workers import silent_after
+from workflow.times import aware
 
 PAGE: Final = 50
 PATIENCE_MS: Final = 3_000
@@ -138,9 +139,7 @@ def workers() -> list[Worker]:
 
 def silence(worker: Worker) -> float | None:
     """For how many seconds a worker has been silent; None for one that keeps up its heartbeats."""
-    seen = worker.seen_at
-    now = timezone.now() if timezone.is_aware(seen) else timezone.make_naive(timezone.now())
-    seconds = (now - seen).total_seconds()
+    seconds = (datetime.now(UTC) - aware(worker.seen_at, conf.DATABASE)).total_seconds()
     return seconds if seconds > silent_after() else None
 
 

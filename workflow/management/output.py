@@ -14,8 +14,12 @@ from types import FrameType
 from typing import IO, Any, NoReturn, cast
 
 from django.core.management.base import OutputWrapper
+from pydantic import BaseModel
 from rich.console import Console, RenderableType
 from rich.live import Live
+
+from workflow.conf import conf
+from workflow.times import zoned
 
 
 class _Stream:
@@ -93,8 +97,11 @@ class Output:
         self._stream.flush()
 
     def json(self, value: Any, indent: int | None = 2) -> None:
-        """A JSON document in ASCII: no text in it can steer a terminal or fail to encode."""
-        self.line(json.dumps(value, indent=indent))
+        """A JSON document in ASCII: no text in it can steer a terminal or fail to encode.
+
+        Models are taken as well; their times are in UTC.
+        """
+        self.line(json.dumps(value, indent=indent, default=_plain))
 
     def show(self, view: Callable[[], RenderableType], lines: Callable[[], Iterable[str]]) -> None:
         """`view` in colours for people on a terminal, `lines` for everybody else."""
@@ -121,3 +128,9 @@ class Output:
             while True:
                 live.update(view(self.console.height), refresh=True)
                 time.sleep(interval)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, BaseModel):
+        return zoned(value, conf.DATABASE).model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is no JSON")

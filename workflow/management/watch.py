@@ -112,7 +112,7 @@ def _redraw(live: Live, status: RunStatus, output: Output) -> None:
 
 def _print_json(old: RunStatus | None, status: RunStatus, output: Output) -> None:
     if old is None or old != status:
-        output.json(status.model_dump(mode="json"), indent=None)
+        output.json(status, indent=None)
 
 
 class _Changes:
@@ -146,7 +146,7 @@ def follow_list(
         for run in reversed(runs):
             before = seen.get(run.id)
             if as_json and run != before:
-                output.json(run.model_dump(mode="json"), indent=None)
+                output.json(run, indent=None)
             elif not as_json and (before is None or before.status != run.status):
                 output.line(terminal.run_line(run, timezone.now()))
         seen = {run.id: run for run in runs}

@@ -15,6 +15,7 @@ from typing import Any
 from django.db import DatabaseError as DjangoDatabaseError
 
 from workflow import ids, states
+from workflow.conf import conf
 from workflow.plan import Boundary, HistoryEntry
 from workflow.plan.boundary import AWAIT, DELETE, KEEP, RELEASE
 from workflow.sql import settle as sql
@@ -22,6 +23,7 @@ from workflow.sql.arrays import plain, texts
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort, Port
 from workflow.store.trouble import is_connection_lost
+from workflow.times import aware
 
 
 @dataclass(slots=True)
@@ -340,7 +342,10 @@ def history_rows(settlement: Settlement) -> list[HistoryRow]:
     for seq, entry in enumerate(entries, settlement.seq - len(entries) + 1):
         data = None if entry.data is None else json.loads(entry.data)
         if entry.due is not None and at is not None:
-            data = {**(data or {}), "due_at": _as_jsonb_has_it(at + timedelta(seconds=entry.due))}
+            data = {
+                **(data or {}),
+                "due_at": _as_jsonb_has_it(aware(at, conf.DATABASE) + timedelta(seconds=entry.due)),
+            }
         rows.append((run_id, seq, entry.name, entry.node, at, data))
     rows.extend((run_id, seq, name, node, settlement.at, None) for seq, name, node in settlement.extra)
     return rows

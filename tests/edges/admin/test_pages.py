@@ -242,3 +242,14 @@ def test_the_pages_of_one_row_ask_a_constant_number_of_questions(client):
         with CaptureQueriesContext(connection) as asked:
             html(client.get(page_of(model, pk)))
         assert len(asked) <= 9, model
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="America/New_York")
+def test_without_use_tz_all_pages_are_there(client):
+    others = [web.completed(), web.failed(), workflows.dispatch(web.FREE, delay=60).run_id]
+    there = one_of_each()
+    for run_id in others:
+        html(client.get(page_of("run", run_id)))
+    for model, pk in there.items():
+        for address in (lists(model), page_of(model, pk)):
+            html(client.get(address))

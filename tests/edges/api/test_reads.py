@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -326,3 +326,30 @@ def test_no_field_of_a_log_can_pose_as_one_of_the_entry(client):
         "node": None,
         "message": "m",
     }
+
+
+def times_in(value: Any) -> list[datetime]:
+    """All values of the names that times have."""
+    if isinstance(value, list):
+        return [time for part in value for time in times_in(part)]
+    if not isinstance(value, dict):
+        return []
+    own = [value[name] for name in value if name.endswith("_at") or name in ("at", "until")]
+    return [datetime.fromisoformat(time) for time in own if time] + times_in(list(value.values()))
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="America/New_York")
+def test_times_have_an_offset_without_use_tz_too(client):
+    run_id = web.waiting()
+    paused = post(client, f"{ROOT}pause/", {"queue": "q", "seconds": 60}).json()
+    answers = [
+        client.get(f"{ROOT}{path}").json() for path in ("", f"{run_id}/", f"{run_id}/history/", "pauses/")
+    ]
+    answers.append(post(client, f"{ROOT}{run_id}/cancel/").json())
+    for answer in (paused, *answers):
+        found = times_in(answer)
+        assert found
+        for time in found:
+            assert time.utcoffset() == timedelta(0), answer
+            assert abs(datetime.now(UTC) - time) < timedelta(minutes=3)
+    assert len(times_in(answers[1])) >= 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from django.test import override_settings
 from django.utils import timezone
 
-from tests.edges.commands.conftest import call, end, park
+from tests.edges.commands.conftest import FREE, call, end, park
 from workflow import Stage, WaitFor, Workflow, parallel, states, workflows
 from workflow.models import Job, Node
 from workflow.registry import registry
@@ -195,3 +196,24 @@ def test_hostile_text_reaches_no_terminal():
     coloured = call("workflow:status", run_id, "--force-color", verbosity=2)
     assert "\x1b]" not in coloured
     assert "[red]x[/red]" in coloured
+
+
+@pytest.mark.django_db
+@override_settings(USE_TZ=False, TIME_ZONE="America/New_York")
+def test_times_in_json_have_an_offset_without_use_tz_too() -> None:
+    workflows.pause_queue("q", until=60)
+    run_id = workflows.dispatch(FREE).run_id
+    drain(run_id)
+    times = []
+    for command in (["status", str(run_id), "-v", "2"], ["list"], ["top"], ["pause", "--list"]):
+        assert call(f"workflow:{command[0]}", *command[1:])
+    asked = (["status", str(run_id)], ["list"], ["top"], ["pause", "--list"])
+    for command, *arguments in asked:
+        said = call(f"workflow:{command}", *arguments, "--json")
+        found = re.findall(r'"(?:[a-z]+_)?(?:at|until)": "([^"]+)"', said)
+        assert found, said
+        times += found
+    for time in times:
+        moment = datetime.fromisoformat(time)
+        assert moment.utcoffset() == timedelta(0)
+        assert abs(datetime.now(UTC) - moment) < timedelta(minutes=3)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import html
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import connection
-from django.test import Client
+from django.db.models.functions import Now
+from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tests.edges.dashboard.conftest import text, url
+from tests.edges.dashboard.conftest import all_pages, text, url
 from tests.support import rows
 from tests.support.web import ORDER, completed, failed, waiting
 from workflow import ids, workflows
+from workflow.consumers import reading as live
 from workflow.dashboard import filters, reading
 from workflow.models import Job, Node, Run, Worker
 from workflow.sql import dashboard as sql
@@ -220,3 +222,40 @@ def test_a_worker_that_misses_its_heartbeats_is_shown_as_silent(viewer: Client) 
     assert "lost:1 : silent for 3m 2" in said
     assert said.count("silent") == 2
     assert "served by 2 workers" in text(viewer.get(url("definition", "web-order")))
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="America/New_York")
+def test_without_use_tz_the_pages_say_the_same(viewer: Client) -> None:
+    run_id = waiting("l-9")
+    Worker.objects.create(
+        hostname="lost", pid=1, concurrency=1, threads=1, seen_at=Now() - timedelta(seconds=200)
+    )
+    Worker.objects.create(hostname="here", pid=2, concurrency=1, threads=1)
+    pages = all_pages(run_id)
+    said = {page: viewer.get(page) for page in pages}
+    assert {page: answer.status_code for page, answer in said.items()} == dict.fromkeys(pages, 200)
+    listed = said[url("runs")]
+    assert "1 worker alive, 1 silent" in text(listed)
+    assert "lost:1 : silent for 3m 2" in text(listed)
+    row = re.search(
+        r'data-label="Age" class="num"><time datetime="([^"]+)"[^>]*>([^<]+)<', listed.content.decode()
+    )
+    assert row is not None
+    created = datetime.fromisoformat(row[1])
+    assert created.utcoffset() in (timedelta(hours=-4), timedelta(hours=-5))
+    assert abs(datetime.now(UTC) - created) < timedelta(minutes=2)
+    assert re.fullmatch(r"[0-9.]+s", row[2])
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="America/New_York")
+def test_without_use_tz_what_sockets_are_told_has_an_offset() -> None:
+    run_id = waiting("l-10")
+    one = live.snapshot(run_id)
+    assert one is not None
+    newest = live.recent()
+    entries = live.replay(run_id, 0)
+    assert entries
+    moments = [one["now"], one["run"]["created_at"], one["nodes"][0]["started_at"], newest["now"]]
+    moments += [newest["runs"][0]["created_at"], *(entry["at"] for entry in entries)]
+    for moment in map(datetime.fromisoformat, moments):
+        assert abs(datetime.now(UTC) - moment) < timedelta(minutes=2)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils import timezone
 
 from workflow import states, terminal, viewing, workflows
+from workflow.conf import conf
 from workflow.dashboard import filters, reading
 from workflow.dashboard.access import page
 from workflow.dashboard.charts import chart
 from workflow.dashboard.drawing import SYMBOLS
+from workflow.times import aware
 
 OVERVIEW_AGE = 2.0
 HOUR_AGE = 10.0
@@ -50,7 +51,7 @@ def runs(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {"filters": asked, "given": asked.given, "overview": overview()}
     try:
         context["page"] = found = reading.runs(asked)
-        now = timezone.now()
+        now = datetime.now(UTC)
         seen = viewing.viewable(request.user, [row["id"] for row in found.rows])
         context["rows"] = [_row(row, now) for row in found.rows if row["id"] in seen]
         context["hidden"] = len(seen) < len(found.rows)
@@ -68,9 +69,8 @@ def runs(request: HttpRequest) -> HttpResponse:
 
 
 def _row(row: reading.Row, now: datetime) -> RunRow:
-    started, ended = row["started_at"], row["finished_at"]
-    created = row["created_at"]
-    here = now if timezone.is_aware(created) else timezone.make_naive(now)
+    created, started, ended = (_time(row[name]) for name in ("created_at", "started_at", "finished_at"))
+    assert created is not None
     place = terminal.one_line(row["failed_node"], 120) if row["failed_node"] else ""
     code = terminal.one_line(row["code"], 60) if row["code"] else ""
     return RunRow(
@@ -81,10 +81,14 @@ def _row(row: reading.Row, now: datetime) -> RunRow:
         symbol=SYMBOLS.get(row["status"], "?"),
         correlation=terminal.one_line(row["correlation_id"], 80) if row["correlation_id"] is not None else "",
         created_at=created,
-        age=terminal.duration((here - created).total_seconds()),
-        took=terminal.duration(((ended or here) - started).total_seconds()) if started else "",
+        age=terminal.duration((now - created).total_seconds()),
+        took=terminal.duration(((ended or now) - started).total_seconds()) if started else "",
         error=f"{code} in {place}" if code and place else code,
     )
+
+
+def _time(value: datetime | None) -> datetime | None:
+    return None if value is None else aware(value, conf.DATABASE)
 
 
 def overview() -> dict[str, Any]:

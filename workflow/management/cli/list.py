@@ -58,7 +58,7 @@ class Command(WorkflowCommand):
 
     def _print(self, page: RunPage, as_json: bool) -> None:
         if as_json:
-            self.output.json(page.model_dump(mode="json"))
+            self.output.json(page)
         elif not page.items:
             self.output.line("No runs.")
         else:

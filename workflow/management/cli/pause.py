@@ -41,14 +41,14 @@ class Command(WorkflowCommand):
                 options["queue"], until=end, reason=options["reason"], by=operator()
             )
         if options["json"]:
-            self.output.json(pause.model_dump(mode="json"))
+            self.output.json(pause)
         else:
             self.output.line(_sentence(pause))
 
     def _list(self, *, as_json: bool) -> None:
         found = workflows.paused_queues()
         if as_json:
-            self.output.json([pause.model_dump(mode="json") for pause in found])
+            self.output.json(found)
         elif found:
             rows = [("QUEUE", "SINCE", "UNTIL", "BY", "REASON"), *(_row(pause) for pause in found)]
             self.output.lines(terminal.columns(rows))

@@ -32,4 +32,4 @@ class Command(WorkflowCommand):
         if not as_json:
             watch.show(status, self.output, detail=options["verbosity"] > 1)
         elif not options["watch"]:
-            self.output.json(status.model_dump(mode="json"))
+            self.output.json(status)

@@ -23,7 +23,7 @@ class Command(WorkflowCommand):
     def run(self, **options: Any) -> None:
         interval = number(options["interval"], "--interval", float, 0.1, 86_400) or 2.0
         if options["json"]:
-            self.output.json(overview().model_dump(mode="json"))
+            self.output.json(overview())
         elif self.output.live:
             self.output.redraw(lambda rows: top.view(overview()), interval)
         else:

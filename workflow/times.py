@@ -1,0 +1,39 @@
+"""Times with their zones, also where ``USE_TZ`` is False and Django gives them without."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+from django.db import connections
+from django.utils import timezone
+from pydantic import BaseModel
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def aware(at: datetime, using: str) -> datetime:
+    """A time as it was read on that connection. A naive one is in the connection's zone."""
+    if timezone.is_naive(at):  # USE_TZ=False
+        return timezone.make_aware(at, ZoneInfo(connections[using].timezone_name))
+    return at
+
+
+def zoned(model: Model, using: str) -> Model:
+    """The model with all its times in UTC, for whoever reads it elsewhere and knows nothing of our settings."""
+    if settings.USE_TZ and connections[using].timezone_name == "UTC":
+        return model  # as it is already
+    zoned_model: Model = _zoned(model, using)
+    return zoned_model
+
+
+def _zoned(value: Any, using: str) -> Any:
+    if isinstance(value, datetime):
+        return aware(value, using).astimezone(UTC)
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={name: _zoned(part, using) for name, part in value})
+    if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+        return [_zoned(part, using) for part in value]
+    return value
