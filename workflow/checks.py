@@ -5,12 +5,14 @@ No check needs a database. ``check --deploy`` looks into one, if it can; see ``c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
 from typing import Any, Final
 
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  Django's name for it
 from django.db import DatabaseError, connections
 from django.utils.module_loading import import_string
+from psycopg import IsolationLevel
 
 from workflow import viewing
 from workflow.conf import conf, validate
@@ -18,6 +20,10 @@ from workflow.registry import registry
 from workflow.store.workers import Changed, Unserved, changed_now, unserved_now
 from workflow.texts import one_line
 
+_STRICT_BY_DEFAULT: Final = re.compile(
+    r"default_transaction_isolation\s*=\s*['\"]?\s*(?:repeatable|serializable)", re.IGNORECASE
+)
+"""In what is given to the server when a connection begins."""
 CONNECT_TIMEOUT: Final = 3
 """Seconds after which ``check --deploy`` takes a database that it was not told to look into for absent."""
 
@@ -45,6 +51,27 @@ def check_database(**kwargs: Any) -> list[CheckMessage]:
     if vendor != "postgresql":
         return [Error(f"Workflows need PostgreSQL; the database {alias!r} is {vendor}.", id="workflow.E003")]
     return []
+
+
+@register("workflow")
+def check_isolation(**kwargs: Any) -> list[CheckMessage]:
+    """``workflow.W004``: transactions on ``WORKFLOW["DATABASE"]`` are isolated more strictly than READ COMMITTED."""
+    if check_settings() or check_database():
+        return []
+    options = connections.settings[conf.DATABASE].get("OPTIONS", {})
+    level = options.get("isolation_level", IsolationLevel.READ_COMMITTED)
+    strict = level in (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
+    if not strict and not _STRICT_BY_DEFAULT.search(str(options.get("options", ""))):
+        return []
+    return [
+        Warning(
+            f"OPTIONS of the database {conf.DATABASE!r} ask for more than READ COMMITTED: serialization failures will "
+            f"spend attempts of atomic actions and fail commands.",
+            hint='Leave READ COMMITTED in DATABASES, and give WORKFLOW["DATABASE"] an alias of its own if other code '
+            "needs more.",
+            id="workflow.W004",
+        )
+    ]
 
 
 @register("workflow")

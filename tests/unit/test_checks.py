@@ -7,12 +7,14 @@ from django.core.checks import run_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test import override_settings
+from psycopg import IsolationLevel
 
 from workflow import Stage, Workflow, WorkflowInvalid
 from workflow.checks import (
     check_can_view_run,
     check_database,
     check_definitions,
+    check_isolation,
     check_settings,
     check_transport,
 )
@@ -77,6 +79,36 @@ def test_a_database_that_is_no_postgresql_is_an_error(monkeypatch: pytest.Monkey
         ]
     finally:
         del connections["light"]
+
+
+@pytest.mark.parametrize(
+    ("options", "strict"),
+    [
+        ({}, False),
+        ({"isolation_level": IsolationLevel.READ_COMMITTED}, False),
+        ({"isolation_level": IsolationLevel.READ_UNCOMMITTED}, False),
+        ({"isolation_level": IsolationLevel.REPEATABLE_READ}, True),
+        ({"isolation_level": IsolationLevel.SERIALIZABLE}, True),
+        ({"isolation_level": int(IsolationLevel.SERIALIZABLE)}, True),
+        ({"options": "-c statement_timeout=5s -c default_transaction_isolation=serializable"}, True),
+        ({"options": r"-c default_transaction_isolation=REPEATABLE\ READ"}, True),
+        ({"options": r"-c default_transaction_isolation=read\ committed"}, False),
+    ],
+)
+def test_stricter_isolation_than_read_committed_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], strict: bool
+) -> None:
+    from django.db import connections
+
+    monkeypatch.setitem(
+        connections.settings, "flows", {**connections.settings["default"], "OPTIONS": options}
+    )
+    try:
+        messages = found(check_isolation, DATABASE="flows")
+        assert [message_id for message_id, _ in messages] == (["workflow.W004"] if strict else [])
+        assert found(check_isolation) == [], "what other databases do is nobody's business"
+    finally:
+        del connections["flows"]
 
 
 @pytest.mark.parametrize(
