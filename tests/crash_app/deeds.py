@@ -20,8 +20,12 @@ from typing import Any
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, transaction
 
+from tests.crash_app import record
 from workflow import Fatal, Retry, RunConflict, workflows
 from workflow.context import Context
+
+_LEAKED, _WRITTEN = asyncio.Event(), asyncio.Event()
+"""One `async` handler has left a transaction open and is still at work; another has written into it."""
 
 
 class Scripted(RuntimeError):
@@ -49,8 +53,16 @@ async def ado(ctx: Context, undo: bool = False) -> None:
         await asyncio.sleep(number)
     elif word == "deaf":
         await _deaf(number)
-    elif word == "query":
-        await sync_to_async(_query)(ctx, number)
+    elif word == "leak-beside":
+        await sync_to_async(_raw_transaction)(ctx, number)
+        _LEAKED.set()
+        await _WRITTEN.wait()
+    elif word == "write-beside":
+        await _LEAKED.wait()
+        await sync_to_async(_effect)(ctx, number)
+        _WRITTEN.set()
+    elif word in _ORM:
+        await sync_to_async(_DEEDS[word])(ctx, number)
     else:
         _DEEDS[word](ctx, number)
 
@@ -159,6 +171,11 @@ def _open_transaction(ctx: Context, number: float) -> None:
     _query(ctx, number)
 
 
+def _no_autocommit(ctx: Context, number: float) -> None:
+    """No transaction is open, but the next statement will open one."""
+    transaction.set_autocommit(False)
+
+
 def _raw_transaction(ctx: Context, number: float) -> None:
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
@@ -185,6 +202,55 @@ def _query(ctx: Context, number: float) -> None:
         cursor.execute("SELECT 1")
 
 
+def _effect(ctx: Context, number: float) -> None:
+    record.effect(ctx, "run")
+
+
+def _long_block(ctx: Context, number: float) -> None:
+    """A transaction that is open for a while, within one call."""
+    with transaction.atomic():
+        record.effect(ctx, "run")
+        time.sleep(number)
+
+
+def _raw_rollback(ctx: Context, number: float) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ROLLBACK")
+
+
+def _session(ctx: Context, number: float) -> None:
+    """What a handler of one of many tenants may set."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET search_path TO pg_temp, public")
+        cursor.execute("SET statement_timeout = 7654")
+        cursor.execute("SET app.tenant = '17'")
+        cursor.execute("SELECT pg_advisory_lock(4711)")
+        cursor.execute("CREATE TEMP TABLE left_behind (a int)")
+
+
+def _search_path(ctx: Context, number: float) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET search_path TO pg_temp")
+
+
+def _look(ctx: Context, number: float) -> None:
+    """Reports what it finds of `session`."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT current_setting('search_path'), current_setting('statement_timeout'), "
+            "coalesce(current_setting('app.tenant', true), ''), "
+            "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711), "
+            "to_regclass('pg_temp.left_behind')::text"
+        )
+        ctx.log("look", found=list(cursor.fetchone()))
+
+
+def _queries(ctx: Context, number: float) -> None:
+    """Reports how many queries Django has kept the text of."""
+    _query(ctx, number)
+    ctx.log("queries", kept=len(connection.queries_log))
+
+
 def _asyncio_run(ctx: Context, number: float) -> None:
     asyncio.run(sync_to_async(_query)(ctx, number))
 
@@ -202,6 +268,21 @@ def _progress(ctx: Context, number: float) -> None:
         ctx.progress(100 * step / max(number, 1))
 
 
+_ORM = {
+    "open-transaction",
+    "no-autocommit",
+    "raw-transaction",
+    "open-atomic",
+    "broken-transaction",
+    "close",
+    "query",
+    "effect",
+    "long-block",
+    "session",
+    "look",
+    "queries",
+}
+"""What an `async` handler does in the thread that asgiref keeps for the ORM."""
 _DEEDS: dict[str, Callable[[Context, float], None]] = {
     "ok": _ok,
     "fail": _fail,
@@ -221,11 +302,19 @@ _DEEDS: dict[str, Callable[[Context, float], None]] = {
     "cancelled": _cancelled,
     "generator-exit": _generator_exit,
     "open-transaction": _open_transaction,
+    "no-autocommit": _no_autocommit,
     "raw-transaction": _raw_transaction,
     "open-atomic": _open_atomic,
     "broken-transaction": _broken_transaction,
     "close": _close,
     "query": _query,
+    "effect": _effect,
+    "long-block": _long_block,
+    "raw-rollback": _raw_rollback,
+    "session": _session,
+    "search-path": _search_path,
+    "look": _look,
+    "queries": _queries,
     "asyncio-run": _asyncio_run,
     "async-to-sync": _async_to_sync,
     "progress": _progress,

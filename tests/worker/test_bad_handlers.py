@@ -89,6 +89,49 @@ def test_a_connection_with_persistent_connections_is_cleaned_too(workers: Launch
     assert worker.stop() == 0
 
 
+@pytest.mark.parametrize("deed", ["open-atomic", "broken-transaction", "raw-rollback"])
+def test_an_atomic_handler_that_does_not_leave_its_transaction_whole_fails_and_is_undone(
+    workers: Launcher, deed: str
+) -> None:
+    worker = workers.start(settings={"THREADS": 1})
+    there = dispatch("atomic", {"atomic.s.a": [deed, "ok"]})
+    back = dispatch("atomic-pair", {"atomic-pair.s.b": ["fatal"], "undo atomic-pair.s.a": [deed, "ok"]})
+    finished(there, back)
+    assert (status(there), node(there, "atomic.s.a").attempt) == (states.COMPLETED, 2)
+    assert (status(back), node(back, "atomic-pair.s.a").status) == (states.COMPENSATED,) * 2
+    (error,) = errors(there, "atomic.s.a")
+    if deed != "broken-transaction":
+        assert error["type"] == "TransactionBroken"
+    invariants.check(exact=True)
+    assert worker.stop() == 0
+
+
+def test_an_atomic_handler_that_commits_just_as_its_time_is_up_is_done_and_that_is_no_error(
+    workers: Launcher,
+) -> None:
+    worker = workers.start("atomic.before-commit=sleep:2")
+    handle = dispatch("brisk")
+    finished(handle)
+    assert (status(handle), node(handle, "brisk.s.a").attempt) == (states.COMPLETED, 1)
+    eventually(lambda: worker.lines("INFO", "brisk.s.a was settled by somebody else just before"))
+    assert not worker.lines("ERROR")
+    invariants.check(exact=True)
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("conn_max_age", [0, 600])
+def test_the_engines_own_statements_find_their_tables_whatever_the_search_path(
+    workers: Launcher, conn_max_age: int
+) -> None:
+    """An atomic handler's checkpoint goes over the connection that the handler has used."""
+    worker = workers.start(settings={"THREADS": 1}, conn_max_age=conn_max_age)
+    handle = dispatch("atomic", {"atomic.s.a": ["search-path"]})
+    finished(handle)
+    assert (status(handle), node(handle, "atomic.s.a").attempt) == (states.COMPLETED, 1)
+    invariants.check(exact=True)
+    assert worker.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("name", "deed"),
     [

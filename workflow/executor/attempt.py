@@ -12,11 +12,12 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import DatabaseError, InterfaceError, connections
 from pydantic import ValidationError
 
 from workflow import failpoints, retry
@@ -28,6 +29,7 @@ from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyRe
 from workflow.executor.connections import clean_connections, limit_idleness, refresh_ambient_connections
 from workflow.executor.interrupt import UserCode
 from workflow.executor.replay import Found, Replay, Strayed
+from workflow.executor.transactions import CheckpointRefused, Transaction
 from workflow.executor.values import Invalid, copy_json, encode_output, validated
 from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
@@ -37,7 +39,7 @@ from workflow.sql.arrays import plain
 from workflow.steps import Steps, Suspend
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort, refresh_connections
-from workflow.store.settle import Lease, Rejected, Settlement, settle_now
+from workflow.store.settle import Lease, Rejected, Settlement
 from workflow.store.trouble import is_connection_lost
 
 logger = logging.getLogger("workflow")
@@ -51,10 +53,6 @@ NEVER_RETRIED = frozenset(
         FailureCode.PRECHECK_FAILED,
     }
 )
-
-
-class LeaseLost(Exception):
-    """The checkpoint of an atomic action was refused: its transaction must not commit."""
 
 
 class Desk(Protocol):
@@ -229,19 +227,20 @@ class Attempt:
         using = conf.DATABASE
         self._connect(using)
         self.begun = time.monotonic()
-        outermost = not connections[using].in_atomic_block
+        own = Transaction(using)
         settlement: Settlement | None = None
         fact: Completed | None = None
         try:
-            with transaction.atomic(using=using):
-                fact = self._conclude(self._call())
+            with self._past_hooks(own), own.begin():
+                value = self._call()
+                own.require_whole()
+                fact = self._conclude(value)
                 boundary = self._checkpoint(self.ordinal, fact.output, fact.text, self.number)
                 _prepend(boundary, fact.notes)
                 settlement = Settlement(self.lease, boundary)
-                if outermost:
+                if own.outermost:
                     limit_idleness(using)
-                if not settle_now(DjangoPort(using), settlement):
-                    raise LeaseLost(self.path)
+                own.settle(settlement)
                 failpoints.hit("atomic.before-commit")
             failpoints.hit("atomic.after-commit")
         except Rejected as rejected:
@@ -259,6 +258,18 @@ class Attempt:
         fact.settled = True
         fact.notes = None
         return fact
+
+    @contextmanager
+    def _past_hooks(self, own: Transaction) -> Iterator[None]:
+        """What `on_commit` hooks raise is told, and changes nothing: the action is committed with its checkpoint."""
+        try:
+            yield
+        except BaseException:
+            if not own.committed:
+                raise
+            logger.exception(
+                "%s: an on_commit hook raised; the action is committed, and completed", self.path
+            )
 
     def _connect(self, using: str) -> None:
         """A database that is away before user code is entered costs time, not an attempt."""
@@ -370,7 +381,9 @@ class Attempt:
             code = FailureCode.PAYLOAD_INVALID
         elif isinstance(error, WaitTimeout):
             code = FailureCode.WAIT_TIMEOUT
-        final = isinstance(error, Fatal | StepKeyReused | Strayed) or code in NEVER_RETRIED
+        final = (
+            isinstance(error, Fatal | StepKeyReused | Strayed | CheckpointRefused) or code in NEVER_RETRIED
+        )
         delay = error.delay if isinstance(error, Retry) else None
         described = describe(cause, code, self.path)
         return self.failed(described, delay=delay, final=final, notes=notes)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from asyncio import TimerHandle
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import psycopg
@@ -249,23 +249,29 @@ class Execution:
             self._replan(run, self._plan.inflight)
             await self._settle(self._plan.release().boundary)
 
-    async def _plan_anew(self, rejected: Rejected, facts: Iterable[Fact]) -> Move:
+    async def _plan_anew(self, rejected: Rejected, facts: Sequence[Fact]) -> Move:
         """Reads the run again; what the database would not take becomes the error of its node.
 
         A node that is no longer `running` was settled by somebody else (an atomic handler that
         finished just as its time was up): the plan made anew goes on from there.
         """
-        # Its first line: what follows may quote the row, which holds the user's data.
-        reason = str(rejected).partition("\n")[0]
-        logger.error("run %s: the database refused a boundary: %s", self.lease.run_id, reason)
         run = await self._read_again()
+        settled = [] if run is None else [fact for fact in facts if self._is_settled(run, fact)]
+        if settled:
+            paths = ", ".join(self.workflow.tree.nodes[fact.ordinal].path for fact in settled)
+            logger.info(
+                "run %s: %s was settled by somebody else just before, which stands", self.lease.run_id, paths
+            )
+        facts = [fact for fact in facts if fact not in settled]
+        if facts or not settled:
+            # Its first line: what follows may quote the row, which holds the user's data.
+            reason = str(rejected).partition("\n")[0]
+            logger.error("run %s: the database refused a boundary: %s", self.lease.run_id, reason)
         if run is None:
             raise rejected
         failed: list[Fact] = []
         for fact in facts:
             node = self.workflow.tree.nodes[fact.ordinal]
-            if run.nodes[fact.ordinal].status not in states.NODE_LIVE and not isinstance(self._plan, Undo):
-                continue
             error = fault(
                 FailureCode.ACTION_FAILED, f"the database refused the outcome: {rejected}", node.path
             )
@@ -277,6 +283,12 @@ class Execution:
         self._replan(run, {*self.attempts, *waiting})
         self.inbox[:0] = failed
         return self._plan.begin()
+
+    def _is_settled(self, run: RunSnapshot, fact: Fact) -> bool:
+        status = run.nodes[fact.ordinal].status
+        if isinstance(self._plan, Undo):
+            return status == states.COMPENSATED
+        return status not in states.NODE_LIVE
 
     # --- moving on ------------------------------------------------------------------------------
 

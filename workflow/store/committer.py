@@ -18,11 +18,11 @@ from workflow.plan.boundary import KEEP
 from workflow.store.ports import Port
 from workflow.store.settle import (
     EVERYBODY,
-    Rejected,
     Rivals,
     Settlement,
     apply_results,
     locked_runs,
+    rejection,
     statements,
     which_applied,
 )
@@ -201,9 +201,7 @@ class Committer:
             if len(batch) == 1:
                 _, future = batch[0]
                 if not future.done():
-                    rejected = Rejected(str(error).strip())
-                    rejected.__cause__ = error
-                    future.set_exception(rejected)
+                    future.set_exception(rejection(error))
                 return []
             return await self._commit_singly(batch)  # one bad boundary fails alone
         self.commits += 1

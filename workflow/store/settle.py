@@ -22,7 +22,7 @@ from workflow.sql import settle as sql
 from workflow.sql.arrays import plain, texts
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort, Port
-from workflow.store.trouble import is_connection_lost
+from workflow.store.trouble import is_connection_lost, is_zero_division
 from workflow.times import aware
 
 
@@ -66,6 +66,20 @@ HistoryRow = tuple[str, int, str, str | None, Any, dict[str, Any] | None]
 
 class Rejected(Exception):
     """The database refused the boundary's data, or a node no longer had the status that it leaves."""
+
+
+class Outdated(Rejected):
+    """It is the status of a node: somebody else has settled it meanwhile."""
+
+
+def rejection(error: BaseException) -> Rejected:
+    """What is raised for a boundary that the database has refused with this error."""
+    if is_zero_division(error):  # the guard's own (UPDATE_NODES)
+        rejected: Rejected = Outdated("a node no longer has the status that this leaves")
+    else:
+        rejected = Rejected(str(error).strip())
+    rejected.__cause__ = error
+    return rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +392,7 @@ def settle_now(port: DjangoPort, settlement: Settlement) -> bool:
     ) as error:  # the latter from the driver, for half a surrogate pair
         if is_connection_lost(error):
             raise
-        raise Rejected(str(error)) from error
+        raise rejection(error) from error
     return settlement.seq is not None
 
 

@@ -12,7 +12,7 @@ READ_ONLY: Final = "25006"
 
 def is_connection_lost(error: BaseException) -> bool:
     """Whether the database went away, as against refusing what it was given."""
-    cause = _cause(error)
+    cause = driver_error(error)
     if isinstance(cause, psycopg.InterfaceError) or getattr(cause, "sqlstate", None) == READ_ONLY:
         return True
     if not isinstance(cause, psycopg.OperationalError):
@@ -28,12 +28,17 @@ def is_passing(error: BaseException) -> bool:
 
 def is_in_the_way(error: BaseException) -> bool:
     """Whether it was another session, a migration's for example, that kept the statements from what they were to do."""
-    return getattr(_cause(error), "sqlstate", None) in ("40P01", "40001", "55P03")
+    return getattr(driver_error(error), "sqlstate", None) in ("40P01", "40001", "55P03")
 
 
-def _cause(error: BaseException) -> BaseException:
+def driver_error(error: BaseException) -> BaseException:
     """The driver's error behind that of Django."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, psycopg.Error):
         cause = cause.__cause__
     return cause or error
+
+
+def is_zero_division(error: BaseException) -> bool:
+    """A division by zero: how the guards of some statements undo all of what they are part of."""
+    return isinstance(driver_error(error), psycopg.errors.DivisionByZero)
