@@ -32,7 +32,7 @@ from workflow import ids
 from workflow.conf import conf
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode
-from workflow.executor import Attempt, Desk, Execution, Question, execute
+from workflow.executor import Attempt, Desk, Execution, Question, clean_connections, execute
 from workflow.manager import arguments, workflows
 from workflow.plan import Fact
 from workflow.progress import announce as announce_history
@@ -142,11 +142,11 @@ class _InlineRuntime:
                 break
             started = self._started.pop(0)
             if isinstance(started, Attempt):
-                with _mended(), _Watch(execution, started):
+                with _mended(started.path), _Watch(execution, started):
                     fact = async_to_sync(_arun)(started) if started.handler.is_async else started.run()
                 execution.post(fact, started)
             else:
-                with _mended():
+                with _mended(started.path):
                     answer = await started.answer(_call)
                 execution.post(answer)
         facts, execution.inbox = execution.inbox, []
@@ -183,7 +183,7 @@ class _Desk:
 
 
 @contextlib.contextmanager
-def _mended() -> Iterator[None]:
+def _mended(path: str) -> Iterator[None]:
     """Around user code in a transaction of the test's: an error of the database that user code has met there, which
     would be the end of the transaction, costs only what that code wrote.
     """
@@ -193,7 +193,8 @@ def _mended() -> Iterator[None]:
         if connection.in_atomic_block and (savepoint := connection.savepoint())
     ]
     try:
-        yield
+        with clean_connections(path):
+            yield
     finally:
         for connection, savepoint in held:
             if connection.needs_rollback or _has_failed(connection):

@@ -120,6 +120,20 @@ def test_a_handler_that_ends_its_transaction_fails(how: str) -> None:
     assert Group.objects.exists() is (how != "ROLLBACK")
 
 
+@pytest.mark.parametrize("inside", AROUND)
+def test_a_plain_handler_leaves_no_block_open_in_the_transaction_of_a_test(inside: bool) -> None:
+    def leak(state: dict[str, Any]) -> None:
+        Group.objects.create(name="before")
+        _leaks_atomic()
+        Group.objects.create(name="inside")
+
+    with left_alone():
+        status = run_through(staged(Action("leak", leak), Action("next", lambda state: None)))
+    assert status.run.status == states.COMPLETED
+    assert list(Group.objects.values_list("name", flat=True)) == ["before"]
+    assert connection.in_atomic_block is inside
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("back", [False, True], ids=["action", "compensation"])
 def test_what_an_on_commit_hook_raises_is_told_and_changes_nothing(

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from django.db import connection
 
 from tests.support import invariants
 from tests.support.crash import called, calls, dispatch, finished, node, status, take_over
@@ -26,7 +27,8 @@ RAISED = {
     "generator-exit": "GeneratorExit",
 }
 """What a handler raises, and the type that its error names."""
-LEFT_BEHIND = ("open-transaction", "raw-transaction", "open-atomic", "close", "asyncio-run", "async-to-sync")
+LEFT_OPEN = ("open-transaction", "no-autocommit", "raw-transaction", "open-atomic", "close")
+LEFT_BEHIND = (*LEFT_OPEN, "asyncio-run", "async-to-sync")
 """What a plain handler does to its thread or its connection before it returns."""
 
 
@@ -45,6 +47,15 @@ def errors(handle: RunHandle, path: str) -> list[dict[str, str]]:
     """The errors of the attempts that were tried again."""
     entries = RunEvent.objects.filter(run_id=handle.run_id, node=path, name=states.EVENT_ACTION_RETRYING)
     return [entry.data["error"] for entry in entries.order_by("seq")]
+
+
+def effects(*handles: RunHandle) -> int:
+    """How many rows their handlers have written and committed."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM crash_effect WHERE run_id = ANY(%s)", ([h.run_id for h in handles],)
+        )
+        return int(cursor.fetchone()[0])
 
 
 @pytest.mark.parametrize("name", ["plain", "calm"])
@@ -89,6 +100,53 @@ def test_a_connection_with_persistent_connections_is_cleaned_too(workers: Launch
     assert worker.stop() == 0
 
 
+@pytest.mark.parametrize("conn_max_age", [0, 600])
+@pytest.mark.parametrize("deed", [*LEFT_OPEN, "broken-transaction"])
+def test_what_an_async_handler_leaves_on_the_thread_of_the_orm_does_not_reach_the_next_one(
+    workers: Launcher, deed: str, conn_max_age: int
+) -> None:
+    """All async handlers of a process share one thread, and one connection, for Django's ORM."""
+    worker = workers.start(conn_max_age=conn_max_age)
+    finished(dispatch("calm", {"calm.s.a": [deed, "ok"]}))
+    handles = [dispatch("calm", {"calm.s.a": ["effect"]}) for _ in range(5)]
+    finished(*handles)
+    assert {(status(handle), node(handle, "calm.s.a").attempt) for handle in handles} == {
+        (states.COMPLETED, 1)
+    }
+    assert effects(*handles) == 5
+    assert bool(worker.lines("left a transaction open")) is (deed not in ("close", "no-autocommit"))
+    assert worker.stop() == 0
+
+
+def test_a_block_that_an_async_handler_is_in_is_its_own_whatever_begins_and_ends_meanwhile(
+    workers: Launcher,
+) -> None:
+    workers.start()
+    finished(dispatch("calm", {"calm.s.a": ["query"]}))  # the thread is there from now on
+    slow = dispatch("calm", {"calm.s.a": ["long-block:3"]})
+    called(slow, "calm.s.a")
+    others = [dispatch("calm") for _ in range(20)]
+    finished(*others)
+    assert status(slow) == states.RUNNING  # those that do not use the ORM do not wait for its thread
+    finished(slow)
+    assert (status(slow), node(slow, "calm.s.a").attempt, effects(slow)) == (states.COMPLETED, 1, 1)
+
+
+def test_what_is_written_into_a_transaction_that_another_async_handler_has_left_open_is_undone(
+    workers: Launcher,
+) -> None:
+    """It is over when that one ends, or another begins; and the log tells of it."""
+    worker = workers.start()
+    beside = dispatch("calm", {"calm.s.a": ["write-beside"]})
+    called(beside, "calm.s.a")
+    leaking = dispatch("calm", {"calm.s.a": ["leak-beside"]})
+    finished(beside, leaking)
+    after = dispatch("calm", {"calm.s.a": ["effect"]})
+    finished(after)
+    assert (effects(beside), effects(after)) == (0, 1)
+    assert worker.lines("left a transaction open")
+
+
 @pytest.mark.parametrize("deed", ["open-atomic", "broken-transaction", "raw-rollback"])
 def test_an_atomic_handler_that_does_not_leave_its_transaction_whole_fails_and_is_undone(
     workers: Launcher, deed: str
@@ -117,6 +175,38 @@ def test_an_atomic_handler_that_commits_just_as_its_time_is_up_is_done_and_that_
     assert not worker.lines("ERROR")
     invariants.check(exact=True)
     assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["plain", "atomic"])
+def test_settings_of_a_session_end_with_it(workers: Launcher, name: str) -> None:
+    """Search path, timeouts, a tenant, locks, temporary tables: with CONN_MAX_AGE at 0 each handler has its own."""
+    workers.start(settings={"THREADS": 1}, conn_max_age=0)
+    seen = []
+    for deed in ("look", "session", "look"):
+        handle = dispatch(name, {f"{name}.s.a": [deed]})
+        finished(handle)
+        assert (status(handle), node(handle, f"{name}.s.a").attempt) == (states.COMPLETED, 1)
+        fields = RunEvent.objects.filter(run_id=handle.run_id, name="log").values_list(
+            "data__fields", flat=True
+        )
+        seen += [entry["found"] for entry in fields]
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(("name", "conn_max_age"), [("plain", 600), ("calm", 0)])
+def test_settings_of_a_session_that_is_kept_are_met_by_the_next_handler(
+    workers: Launcher, name: str, conn_max_age: int
+) -> None:
+    """As by the next request of a web server."""
+    workers.start(settings={"THREADS": 1}, conn_max_age=conn_max_age)
+    for deed in ("session", "look"):
+        handle = dispatch(name, {f"{name}.s.a": [deed]})
+        finished(handle)
+    (fields,) = RunEvent.objects.filter(run_id=handle.run_id, name="log").values_list(
+        "data__fields", flat=True
+    )
+    assert fields["found"][1:3] == ["7654ms", "17"]
 
 
 @pytest.mark.parametrize("conn_max_age", [0, 600])

@@ -26,7 +26,7 @@ from workflow.context import Context
 from workflow.definitions import Action
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused, WaitTimeout
-from workflow.executor.connections import clean_connections, limit_idleness, refresh_ambient_connections
+from workflow.executor.connections import clean_connections, limit_idleness
 from workflow.executor.interrupt import UserCode
 from workflow.executor.replay import Found, Replay, Strayed
 from workflow.executor.transactions import CheckpointRefused, Transaction
@@ -151,7 +151,7 @@ class Attempt:
         try:
             self.signal.raise_if_aborted()  # it waited for a thread, and nobody waits for it any more
             failpoints.hit("attempt.before")
-            with clean_connections():
+            with clean_connections(self.path):
                 return self._run_atomic() if self.atomic else self._conclude(self._call())
         except BaseException as error:
             return self._failure(error)
@@ -162,7 +162,6 @@ class Attempt:
         One that has blocked the loop past its timeout is told so here: nobody else could.
         """
         try:
-            await refresh_ambient_connections()
             self.begun = time.monotonic()
             self.signal.raise_if_aborted()
             failpoints.hit("attempt.before")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import psycopg
 from asgiref.sync import SyncToAsync
@@ -13,35 +12,48 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from workflow.conf import conf
+from workflow.executor.transactions import Blocks
 from workflow.store.ports import abandon_connection, refresh_connections
+
+logger = logging.getLogger("workflow")
 
 
 @contextmanager
-def clean_connections() -> Iterator[None]:
+def clean_connections(whose: str) -> Iterator[None]:
     """Around user code: it finds connections of this thread that work, and what it leaves on them reaches nobody else.
 
     A transaction that it opened and did not close is abandoned with its connection; one that was
-    open before (a test's) is the caller's.
+    open before (a test's) is the caller's, and only the blocks that were opened inside are left. `whose`: what the log
+    calls it.
     """
+    _forget_queries()
     refresh_connections()
-    before = frozenset(c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block)
+    before = {c.alias: Blocks(c) for c in connections.all(initialized_only=True) if c.in_atomic_block}
     try:
         yield
     finally:
-        _tidy_connections(before)
+        _tidy_connections(before, whose)
+        refresh_connections()
 
 
-def _tidy_connections(before: frozenset[str]) -> None:
+def _tidy_connections(before: Mapping[str, Blocks], whose: str) -> None:
     for connection in connections.all(initialized_only=True):
         if connection.alias in before:
-            continue
-        if connection.in_atomic_block or _is_transacting(connection):
+            before[connection.alias].leave()
+        elif _is_transacting(connection):
+            logger.warning("%s left a transaction open; what was done in it is undone", whose)
             abandon_connection(connection)
-    refresh_connections()
+        elif (
+            connection.connection is not None
+            and connection.autocommit != connection.settings_dict["AUTOCOMMIT"]
+        ):
+            connection.close()  # whoever writes next would wait for a commit that never comes
 
 
 def _is_transacting(connection: BaseDatabaseWrapper) -> bool:
     """Whether a transaction is open, also one that was begun with a plain BEGIN behind Django's back."""
+    if connection.in_atomic_block:
+        return True
     raw = connection.connection
     if raw is None or getattr(raw, "closed", False):
         return False
@@ -50,11 +62,35 @@ def _is_transacting(connection: BaseDatabaseWrapper) -> bool:
     return not connection.get_autocommit()
 
 
-async def refresh_ambient_connections() -> None:
-    """`async` handlers use the ORM in a thread of asgiref's, which nobody else looks after; it may not exist yet."""
+def _forget_queries() -> None:
+    """With DEBUG Django keeps the text of each query until a request begins, and here none ever does. What a test has
+    asked for (`assertNumQueries`) is left to it."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.force_debug_cursor and not connection.in_atomic_block:
+            connection.queries_log.clear()
+
+
+def clean_shared_connections(whose: str) -> None:
+    """The same on the thread of asgiref's in which all `async` handlers of a process use the ORM; it may not exist yet.
+
+    To be called before and after each of them. It does not wait for that thread, which takes one call after another:
+    whatever is called there from now on comes after the tidying. And since it is between two calls, what is open on a
+    connection then was left open; no neighbour can be in the middle of a block that it entered and will leave.
+    """
     executor = SyncToAsync.single_thread_executor
     if getattr(executor, "_threads", True):
-        await asyncio.get_running_loop().run_in_executor(executor, partial(refresh_connections, aged=False))
+        with suppress(RuntimeError):  # the interpreter is shutting down
+            executor.submit(_clean_here, whose)
+
+
+def _clean_here(whose: str) -> None:
+    try:
+        _forget_queries()
+        _tidy_connections({}, whose)
+        # None is closed for its age: a neighbour may be reading from a cursor of the server's between two calls.
+        refresh_connections(aged=False)
+    except Exception:
+        logger.exception("the connections that async handlers share could not be tidied up")
 
 
 def limit_idleness(using: str) -> None:

@@ -15,7 +15,15 @@ from asgiref.sync import async_to_sync  # noqa: F401  (imported early: it must n
 from workflow import states
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode
-from workflow.executor import Attempt, Desk, Execution, Mover, Question, clean_connections
+from workflow.executor import (
+    Attempt,
+    Desk,
+    Execution,
+    Mover,
+    Question,
+    clean_connections,
+    clean_shared_connections,
+)
 from workflow.plan import Boundary, Change, Fact
 from workflow.store.committer import Committer
 from workflow.store.pipeline import Rows, Statement
@@ -78,6 +86,7 @@ class WorkerRuntime:
     def start(self, execution: Execution, attempt: Attempt) -> None:
         key = id(attempt)
         if attempt.handler.is_async:
+            clean_shared_connections(f"an async handler before {attempt.path}")
             task = self._loop.create_task(attempt.arun())
             attempt.signal.add_callback(task.cancel)
             self._running[key] = _Running(execution, attempt, None)
@@ -185,6 +194,7 @@ class WorkerRuntime:
         task.add_done_callback(self._tasks.discard)
 
     def _task_ended(self, key: int, task: asyncio.Task[Fact]) -> None:
+        clean_shared_connections(f"{self._running[key].attempt.path}, or another async handler,")
         self._ended_lately.add(self._running[key].attempt.path)
         if task.cancelled():  # told to stop before it began: nobody waits for its fact
             del self._running[key]
@@ -197,7 +207,7 @@ class WorkerRuntime:
             running.execution.post(fact, running.attempt)
 
     async def _answer(self, execution: Execution, question: Question) -> None:
-        asking = self._loop.create_task(question.answer(self._call))
+        asking = self._loop.create_task(question.answer(partial(self._call, question.path)))
         limit = question.patience
         try:
             await asyncio.wait([asking], timeout=limit)
@@ -210,14 +220,18 @@ class WorkerRuntime:
             logger.warning("%s was not answered within %g s", question.path, limit)
             execution.post(question.unanswered(limit))
 
-    async def _call(self, handler: Handler, argument: Any) -> Any:
+    async def _call(self, path: str, handler: Handler, argument: Any) -> Any:
         if handler.is_async:
-            return await handler.fn(argument)
+            clean_shared_connections(f"an async handler before {path}")
+            try:
+                return await handler.fn(argument)
+            finally:
+                clean_shared_connections(f"{path}, or another async handler,")
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def work() -> tuple[Any, BaseException | None]:
             try:
-                with clean_connections():
+                with clean_connections(path):
                     return handler.fn(argument), None
             except BaseException as error:
                 return None, error
