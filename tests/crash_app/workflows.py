@@ -28,7 +28,12 @@ plain = Workflow("plain", stages=[Stage("s", actions=[act("a")])])
 calm = Workflow("calm", stages=[Stage("s", actions=[act("a", "async")])])
 quick = Workflow("quick", stages=[Stage("s", actions=[act("a", "async", undo=False)])])
 atomic = Workflow("atomic", stages=[Stage("s", actions=[act("a", "atomic")])])
-brisk = Workflow("brisk", stages=[Stage("s", actions=[act("a", "atomic", timeout=1)])])
+brisk = Workflow(
+    "brisk",
+    stages=[
+        Stage("s", actions=[act("first"), act("a", "atomic", timeout=1, compensate_attempts=1), act("b")])
+    ],
+)
 atomic_pair = Workflow("atomic-pair", stages=[Stage("s", actions=[act("a", "atomic"), act("b")])])
 pair = Workflow("pair", stages=[Stage("s", actions=[act("a"), act("b")])])
 steady = Workflow("steady", stages=[Stage("s", actions=[act("a", "async"), act("b", "async")])])

@@ -164,13 +164,18 @@ def test_an_atomic_handler_that_does_not_leave_its_transaction_whole_fails_and_i
     assert worker.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("hit", "deed", "ends"), [(1, "ok", states.COMPLETED), (2, "fatal", states.COMPENSATED)]
+)
 def test_an_atomic_handler_that_commits_just_as_its_time_is_up_is_done_and_that_is_no_error(
-    workers: Launcher,
+    workers: Launcher, hit: int, deed: str, ends: str
 ) -> None:
-    worker = workers.start("atomic.before-commit=sleep:2")
-    handle = dispatch("brisk")
+    """Of an action, and of its compensation."""
+    worker = workers.start(f"atomic.before-commit=sleep:2@{hit}")
+    handle = dispatch("brisk", {"brisk.s.b": [deed]})
     finished(handle)
-    assert (status(handle), node(handle, "brisk.s.a").attempt) == (states.COMPLETED, 1)
+    assert (status(handle), node(handle, "brisk.s.a").status) == (ends, ends)
+    assert (node(handle, "brisk.s.a").attempt, node(handle, "brisk.s.a").error) == (1, None)
     eventually(lambda: worker.lines("INFO", "brisk.s.a was settled by somebody else just before"))
     assert not worker.lines("ERROR")
     invariants.check(exact=True)
