@@ -373,10 +373,11 @@ class Event(models.Model):
         ]
         indexes = [
             models.Index(
-                fields=["correlation", "type", "id"],
+                fields=["correlation", "type", "at", "id"],
                 condition=Q(correlation__isnull=False),
                 name="workflow_event_correlation",
             ),
+            models.Index(fields=["type", "at", "id"], name="workflow_event_type_at"),
             models.Index(fields=["type", "xact"], name="workflow_event_type"),
         ]
 

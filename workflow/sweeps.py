@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from workflow.sql import workers as workers_sql
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
 from workflow.store.ports import DjangoPort, Port
-from workflow.store.settle import HistoryRow
+from workflow.store.settle import Tell, nobody
 from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.store.workers import unserved
 
@@ -37,13 +37,6 @@ IDLE_AFTER = 60.0
 NAME_EVERY = 60.0
 """Seconds between two complaints of this process about the same runs."""
 _next_naming = float("-inf")
-
-Tell = Callable[[Sequence[HistoryRow]], None]
-"""Who is told what a sweep has appended to histories, after its commit."""
-
-
-def _nobody(rows: Sequence[HistoryRow]) -> None:
-    """Nobody is told."""
 
 
 async def reap_leases(port: Port) -> int:
@@ -64,7 +57,7 @@ async def reap_leases(port: Port) -> int:
     return reaped + len(deliveries)
 
 
-async def mend_idle_runs(port: Port, tell: Tell = _nobody) -> int:
+async def mend_idle_runs(port: Port, tell: Tell = nobody) -> int:
     """Runs that no job, wait or timer will ever touch again: queue and crash cannot make one, but people can.
 
     One that is found young gets the job that its tree says comes next. One that nobody could bring on
@@ -137,14 +130,15 @@ SWEEPS: dict[str, Callable[[Port], Awaitable[int]]] = {
 }
 
 
-async def sweep(port: Port, tell: Tell = _nobody) -> dict[str, int]:
+async def sweep(port: Port, tell: Tell = nobody) -> dict[str, int]:
     """One pass of every sweep; how many rows each one changed.
 
     What goes wrong in one of them is logged and keeps no other from running; only a database that is away
     ends the pass: it raises what the driver raised.
     """
     counts: dict[str, int] = {}
-    for name, one in (SWEEPS | {"runs": partial(mend_idle_runs, tell=tell)}).items():
+    telling = {"waits": partial(expire_waits, tell=tell), "runs": partial(mend_idle_runs, tell=tell)}
+    for name, one in (SWEEPS | telling).items():
         try:
             failpoints.hit("sweep.before")
             counts[name] = await one(port)

@@ -63,7 +63,7 @@ def drain(run_id: UUID | str | None = None, timeout: float | timedelta = 10) -> 
     deadline = time.monotonic() + limit
     only = None if run_id is None else str(arguments.run_id(run_id))
     while True:
-        drive(expire_waits(runtime.port))
+        drive(expire_waits(runtime.port, runtime.announce_rows))
         drive(reap_leases(runtime.port))
         claimed, _ = drive(claims_store.claim(runtime.port, runtime.id, 1, None, only))
         if not claimed:

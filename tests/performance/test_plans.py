@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 from django.db import connection
 
+from workflow import Stage, WaitFor, Workflow, workflows
+from workflow.models import Event, Node
+from workflow.registry import registry
 from workflow.sql import claim, events, rings, settle, sweeps
 from workflow.store import ports
 from workflow.store.pipeline import _native
+from workflow.testing import advance, drain
 
 OTHERS = (
     "workflow_job_leased",
@@ -47,8 +54,10 @@ BY_KEY = {
     "events.STEPS": events.STEPS,
     "events.RESOLVE_BY_EVENT": events.RESOLVE_BY_EVENT,
     "events.RESOLVE_STEPS": events.RESOLVE_STEPS,
+    "events.STEPS_IN_TIME": events.STEPS_IN_TIME,
     "sweeps.FIND_IDLE_RUNS": sweeps.FIND_IDLE_RUNS,
 }
+MANY = 60
 _numbers = count()
 
 
@@ -90,3 +99,59 @@ def plan_of(sql: str) -> list[str]:
             return [row[0] for row in cursor.connection.execute(f"EXPLAIN EXECUTE {statement}({nulls})")]
         finally:
             connection.close()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("correlate", [None, "id"])
+@pytest.mark.parametrize("late", [False, True])
+def test_many_waits_for_many_events_cost_a_look_each(correlate: str | None, late: bool) -> None:
+    """At their deadline, and when an event is delivered: each wait reads the event that it takes and no other."""
+    with registry.isolated():
+        wait = Stage("wait", wait_for=WaitFor("paid", correlate=correlate, timeout=60))
+        workflows.dispatch_many(Workflow("w", stages=[wait]), [{"id": "x"}] * MANY)
+        drain()
+    if late:
+        advance(61)
+    for _ in range(MANY):
+        workflows.publish("paid", correlation="x")
+    if not late:
+        advance(61)
+    waits = list(Node.objects.filter(status="waiting").values_list("id", flat=True))
+    assert (len(waits), Event.objects.count()) == (MANY, MANY)
+    page = "{" + ",".join(map(str, waits)) + "}"
+    for sql, values in (
+        (events.EXPIRE_WAITS, ["00000000-0000-0000-0000-000000000000", "1000"]),
+        (events.RESOLVE_BY_EVENT, [page]),
+    ):
+        read = sum(
+            (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+            for node in explained(sql, values)
+            if node.get("Relation Name") == "workflow_event" and node["Node Type"].endswith("Scan")
+        )
+        assert read <= 2 * MANY, read  # looked for, and marked as taken
+
+
+def explained(sql: str, values: list[str]) -> Iterator[dict[str, Any]]:
+    """The nodes of the plan that a worker's connection would keep, run and undone."""
+    statement = f"plan_{next(_numbers)}"
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE workflow_run, workflow_node, workflow_job, workflow_step, workflow_event")
+        try:
+            for setting in ports.BY_INDEX.split("; "):
+                cursor.execute(setting)
+            raw = cursor.connection
+            raw.execute(f"PREPARE {statement} AS {_native(sql).decode()}")
+            given = ", ".join(f"'{value}'" for value in values)
+            raw.execute("BEGIN")
+            explain = f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {statement}({given})"
+            (found,) = raw.execute(explain).fetchone()
+            raw.execute("ROLLBACK")
+        finally:
+            connection.close()
+    yield from within((found if isinstance(found, list) else json.loads(found))[0]["Plan"])
+
+
+def within(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for each in plan.get("Plans", []):
+        yield from within(each)

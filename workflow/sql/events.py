@@ -81,46 +81,67 @@ resumed AS (
 )
 """
 
-_UNSEEN: Final = """
-(e.xact <> {w}.parked_xact AND NOT pg_visible_in_snapshot(e.xact::text::xid8, {w}.parked_snapshot::pg_snapshot))
+_AFTER: Final = """
+(e.xact = {w}.parked_xact OR NOT pg_visible_in_snapshot(e.xact::text::xid8, {w}.parked_snapshot::pg_snapshot))
 """
-# The event's transaction was still open when the wait parked: to the world it was published after that.
+# Of those since `parked_at`, which is a moment before the snapshot: not what was committed in between.
+
+_OPEN: Final = """
+        (SELECT e.* FROM pg_snapshot_xip({w}.parked_snapshot::pg_snapshot) AS o(xid) CROSS JOIN LATERAL (
+             SELECT e.* FROM workflow_event AS e
+             WHERE e.type = {w}.wait_event AND e.xact = o.xid::text::bigint OFFSET 0
+         ) AS e
+         WHERE {in_time}
+           AND {matches}
+         ORDER BY e.at, e.id LIMIT 1)
+"""
+# What transactions published that were open when the wait parked: to the world that was after it. OFFSET keeps the
+# planner from any other index than that of (type, xact): each of these few transactions is a descent.
 
 _UNUSED: Final = """
 NOT EXISTS (SELECT 1 FROM workflow_node AS m WHERE m.run_id = {w}.run_id AND m.event_id = e.id)
            AND NOT EXISTS (SELECT 1 FROM workflow_step AS m WHERE m.run_id = {w}.run_id AND m.event_id = e.id)
 """
 
+_IN_TIME: Final = """
+e.at < CASE WHEN {w}.{until} <= now() THEN {w}.{until} ELSE 'infinity' END
+"""
+# Before the deadline, once that has passed: until then whatever can be seen is in time, by this transaction's clock.
+
 _CANDIDATE: Final = """
         SELECT e.* FROM (
         (SELECT e.* FROM workflow_event AS e
          WHERE {w}.wait_correlation IS NOT NULL
            AND e.correlation = {w}.wait_correlation AND e.type = {w}.wait_event AND e.at >= r.created_at
+           AND {in_time}
            AND {unused}
          ORDER BY e.at, e.id LIMIT 1)
         UNION ALL
         (SELECT e.* FROM workflow_event AS e
-         WHERE {w}.wait_correlation IS NOT NULL
-           AND e.correlation = {w}.wait_correlation AND e.type = {w}.wait_event
-           AND e.xact >= pg_snapshot_xmin({w}.parked_snapshot::pg_snapshot)::text::bigint
-           AND e.xact < pg_snapshot_xmax({w}.parked_snapshot::pg_snapshot)::text::bigint
-           AND {unseen}
-           AND {unused}
+         WHERE {w}.wait_correlation IS NULL AND e.type = {w}.wait_event AND e.at >= {w}.parked_at
+           AND {in_time}
+           AND {after}
          ORDER BY e.at, e.id LIMIT 1)
         UNION ALL
-        (SELECT e.* FROM workflow_event AS e
-         WHERE {w}.wait_correlation IS NULL AND e.type = {w}.wait_event
-           AND e.xact >= pg_snapshot_xmin({w}.parked_snapshot::pg_snapshot)::text::bigint
-           AND (e.at >= {w}.parked_at OR {unseen})
-         ORDER BY e.at, e.id LIMIT 1)
-        ) AS e ORDER BY e.at, e.id LIMIT 1
+{open}        ) AS e ORDER BY e.at, e.id LIMIT 1
 """
-# The oldest event that a wait (a node or a ledger row, `w`) may take. The second part, of transactions that were
-# open at the park, is a handful of ids wide; one that began later is the first part's.
+# The oldest event that a wait (a node or a ledger row, `w`) of the run `r` may take: of a correlation, then without one.
+# Either is read off an index in its order, so that many waits for many events cost a descent each.
+
+_MATCHES: Final = """
+({w}.wait_correlation IS NULL OR e.correlation = {w}.wait_correlation
+           AND {unused})
+"""
 
 
 def _candidate(w: str) -> str:
-    return _CANDIDATE.format(w=w, unseen=_UNSEEN.format(w=w), unused=_UNUSED.format(w=w))
+    until = {"n": "wait_until", "s": "deadline"}[w]
+    unused = _UNUSED.format(w=w).strip()
+    in_time = _IN_TIME.format(w=w, until=until).strip()
+    matches = _MATCHES.format(w=w, unused=unused).strip()
+    opened = _OPEN.format(w=w, in_time=in_time, matches=matches).strip("\n") + "\n"
+    after = _AFTER.format(w=w).strip()
+    return _CANDIDATE.format(w=w, unused=unused, in_time=in_time, after=after, open=opened)
 
 
 RESOLVE_BY_EVENT: Final = f"""
@@ -152,8 +173,9 @@ SELECT run_id::text, seq, name, node, at, data::text FROM told ORDER BY run_id, 
 """Gives each of these waits the oldest event that it may take. Guard: still parked, and the run still goes forward.
 
 A correlated wait may take any event since its run was created that no other wait of the run has had; an
-uncorrelated one only what was published after it parked. Either may take what became visible after it parked. Two
-waits of a run never share a correlated event: the second gets the next one, on the caller's next round.
+uncorrelated one only what was published after it parked. Either may take what became visible after it parked, and
+neither what was published after its deadline, whoever comes first then: its delivery or a sweep. Two waits of a run
+never share a correlated event: the second gets the next one, on the caller's next round.
 """
 
 EXPIRE_WAITS: Final = f"""
@@ -162,18 +184,28 @@ WITH due AS MATERIALIZED (
     WHERE n.wait_until IS NOT NULL AND n.wait_until <= now() AND n.status = 'waiting' AND n.id > %s::uuid
     ORDER BY n.id LIMIT %s
 ), locked AS MATERIALIZED (
-    SELECT r.id, r.queue, r.priority FROM workflow_run AS r
+    SELECT r.id FROM workflow_run AS r
     WHERE r.id IN (SELECT run_id FROM due) ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED
+), looked AS MATERIALIZED (
+    SELECT due.id, due.run_id, r.queue, r.priority, e.id IS NOT NULL AS answered,
+           due.run_id IN (SELECT id FROM locked) AS ours
+    FROM due JOIN workflow_node AS n ON n.id = due.id LEFT JOIN workflow_run AS r ON r.id = due.run_id
+    LEFT JOIN LATERAL (
+{_candidate("n")}    ) AS e ON r.status IN ('running', 'waiting')
 ), x AS (
     UPDATE workflow_node AS n SET wait_outcome = '{{"timeout": true}}'::jsonb, {_RESOLVED}
-    FROM due JOIN locked AS r ON r.id = due.run_id
-    WHERE n.id = due.id AND n.status = 'waiting' AND n.wait_outcome IS NULL AND n.wait_until <= now()
-    RETURNING n.id, n.run_id, n.unit, r.queue, r.priority
+    FROM looked AS l
+    WHERE n.id = l.id AND l.ours AND NOT l.answered
+      AND n.status = 'waiting' AND n.wait_outcome IS NULL AND n.wait_until <= now()
+    RETURNING n.id, n.run_id, n.unit, l.queue, l.priority
 ), {_WAKE}
-SELECT due.id::text, x.id IS NOT NULL FROM due LEFT JOIN x ON x.id = due.id ORDER BY due.id
+SELECT l.id::text, l.run_id::text, l.id IN (SELECT id FROM x), l.ours AND l.answered FROM looked AS l ORDER BY l.id
 """
-"""A page of waits whose absolute deadline has passed, and whether each was resolved: a run whose lock another holds is
-left for the next pass. The run's status is the waking unit's to change."""
+"""A page of waits whose absolute deadline has passed; whether each has timed out, and whether there is an event for it.
+
+One that may take an event which was published in time (workers were away, or are behind with deliveries) is left to
+RESOLVE_BY_EVENT. A run whose lock another holds is left for the next pass. The run's status is the waking unit's to
+change."""
 
 RESOLVE_STEPS: Final = f"""
 WITH matched AS MATERIALIZED (
@@ -209,3 +241,23 @@ WITH matched AS MATERIALIZED (
 SELECT x.run_id::text, pg_notify('workflow_job', '') FROM x
 """
 """The same for ledger rows: the row is settled with the payload, and its suspended handler is due."""
+
+STEPS_IN_TIME: Final = f"""
+WITH x AS MATERIALIZED (
+    SELECT s.id, e.id AS event, e.payload
+    FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[]) AS b(boundary, run, node, phase, key)
+    JOIN workflow_run AS r ON r.id = b.run AND r.boundary = b.boundary
+    JOIN workflow_step AS s ON s.run_id = b.run AND s.node_id = b.node AND s.phase = b.phase AND s.key = b.key
+    CROSS JOIN LATERAL (
+{_candidate("s")}    ) AS e
+    WHERE s.status = 'waiting' AND (s.wait_event IS NOT NULL)::int = 1
+), resolved AS (
+    UPDATE workflow_step AS s
+    SET status = 'completed', value = x.payload, event_id = x.event, finished_at = now(), {_STEP_RESOLVED}
+    FROM x WHERE s.id = x.id
+)
+UPDATE workflow_event AS e SET taken = true FROM (SELECT DISTINCT x.event FROM x) AS t WHERE e.id = t.event AND NOT e.taken
+"""
+"""Before a batch of boundaries writes down that these ledger rows have timed out: one that may take an event that was
+published in time is settled with it, and stays so. Guard: the boundary's stamp, under the run's lock; a boundary has one
+such row at most."""

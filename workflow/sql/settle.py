@@ -131,14 +131,15 @@ JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 PARK: Final = """
 UPDATE workflow_node AS n
 SET wait_event = x.event, wait_correlation = x.correlation, wait_until = now() + x.timeout * interval '1 second',
-    wait_outcome = NULL, event_id = NULL, parked_at = clock_timestamp(),
+    wait_outcome = NULL, event_id = NULL, parked_at = statement_timestamp(),
     parked_xact = pg_current_xact_id()::text::bigint, parked_snapshot = pg_current_snapshot()::text
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::float8[])
      AS x(boundary, run, node, event, correlation, timeout)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 WHERE n.id = x.node
 """
-"""What a wait stage waits for. The deadline is absolute from here on; the snapshot tells which events it has missed."""
+"""What a wait stage waits for. The deadline is absolute from here on; the snapshot tells which events it has missed.
+`parked_at` is a moment before the snapshot: what this could not see is later than that, or its transaction was open."""
 
 WRITE_STEPS: Final = """
 INSERT INTO workflow_step AS s (id, run_id, node_id, phase, key, kind, status, attempt, value, error, lease_token,
@@ -148,7 +149,7 @@ SELECT x.id, x.run, x.node, x.phase, x.key, x.kind, x.status, x.attempt, x.value
        CASE WHEN x.lease IS NOT NULL THEN x.token END,
        now() + x.lease * interval '1 second', now() + x.deadline * interval '1 second',
        now() + x.poll * interval '1 second', x.event, x.correlation,
-       CASE WHEN x.event IS NOT NULL THEN clock_timestamp() END,
+       CASE WHEN x.event IS NOT NULL THEN statement_timestamp() END,
        CASE WHEN x.event IS NOT NULL THEN pg_current_xact_id()::text::bigint END,
        CASE WHEN x.event IS NOT NULL THEN pg_current_snapshot()::text END,
        now(), CASE WHEN x.status IN ('completed', 'failed') THEN clock_timestamp() END,

@@ -14,7 +14,7 @@ from workflow.sql import events as sql
 from workflow.sql.arrays import plain
 from workflow.store.pipeline import Rows
 from workflow.store.ports import Port
-from workflow.store.settle import HistoryRow, locked_runs
+from workflow.store.settle import HistoryRow, Tell, locked_runs, nobody
 
 PAGE = 1000
 """How many waits are locked and resolved at once."""
@@ -45,7 +45,11 @@ async def check(port: Port, wait_ids: Iterable[str]) -> Delivered:
 
 
 def _delivered(waits: tuple[Rows, bool], steps: tuple[Rows, bool]) -> Delivered:
-    return Delivered([(*row, json.loads(data)) for *row, data in waits[0]], waits[1] and steps[1])
+    return Delivered(_history(waits[0]), waits[1] and steps[1])
+
+
+def _history(rows: Rows) -> list[HistoryRow]:
+    return [(*row, json.loads(data)) for *row, data in rows]
 
 
 async def _resolve(port: Port, find: str, which: str, resolve: str) -> tuple[Rows, bool]:
@@ -59,17 +63,24 @@ async def _resolve(port: Port, find: str, which: str, resolve: str) -> tuple[Row
         if not page:
             return resolved, whole
         after = page[-1][0]
-        try:
-            resolved += await _rounds(port, page, resolve)
-        except psycopg.errors.LockNotAvailable:
-            whole = False
-            locked = await locked_runs(port, {row[1] for row in page})
-            with suppress(
-                psycopg.errors.LockNotAvailable
-            ):  # one more was locked meanwhile: all of them come again
-                resolved += await _rounds(port, [row for row in page if row[1] not in locked], resolve)
+        found, free = await _page(port, page, resolve)
+        resolved += found
+        whole = whole and free
         if len(page) < PAGE:
             return resolved, whole
+
+
+async def _page(port: Port, page: Rows, resolve: str) -> tuple[Rows, bool]:
+    """A page of (wait, run); whether none was passed by."""
+    try:
+        return await _rounds(port, page, resolve), True
+    except psycopg.errors.LockNotAvailable:
+        locked = await locked_runs(port, {row[1] for row in page})
+        with suppress(
+            psycopg.errors.LockNotAvailable
+        ):  # one more was locked meanwhile: all of them come again
+            return await _rounds(port, [row for row in page if row[1] not in locked], resolve), False
+        return [], False
 
 
 async def _rounds(port: Port, page: Rows, resolve: str) -> Rows:
@@ -81,12 +92,23 @@ async def _rounds(port: Port, page: Rows, resolve: str) -> Rows:
     return resolved
 
 
-async def expire_waits(port: Port, limit: int = PAGE) -> int:
-    """Resolves waits whose deadline has passed as timed out, page after page; returns how many."""
-    expired, after = 0, str(UUID(int=0))
+async def expire_waits(port: Port, tell: Tell = nobody, limit: int = PAGE) -> int:
+    """Resolves waits whose deadline has passed, page after page; how many.
+
+    Those that may take an event which was published before their deadline, and which nobody has delivered yet, are
+    given it, and `tell` what that adds to their histories; the others have timed out.
+    """
+    resolved, after = 0, str(UUID(int=0))
     while True:
         page = (await port.run([(sql.EXPIRE_WAITS, (after, limit))]))[0]
-        expired += sum(1 for _, resolved in page if resolved)
+        resolved += sum(1 for _, _, expired, _ in page if expired)
+        answered = [(wait, run) for wait, run, _, answered in page if answered]
+        if answered:
+            told, _ = await _page(port, answered, sql.RESOLVE_BY_EVENT)
+            if told:
+                resolved += len(told)
+                tell(_history(told))
+                continue  # of two waits of a run for one event, the other may have timed out
         if len(page) < limit:
-            return expired
+            return resolved
         after = page[-1][0]

@@ -17,7 +17,8 @@ from django.db import DatabaseError as DjangoDatabaseError
 from workflow import ids, states
 from workflow.conf import conf
 from workflow.plan import Boundary, HistoryEntry
-from workflow.plan.boundary import AWAIT, DELETE, KEEP, RELEASE
+from workflow.plan.boundary import AWAIT, DELETE, KEEP, RELEASE, StepWrite
+from workflow.sql import events as events_sql
 from workflow.sql import settle as sql
 from workflow.sql.arrays import plain, texts
 from workflow.store.pipeline import Rows, Statement
@@ -62,6 +63,13 @@ class Settlement:
 
 HistoryRow = tuple[str, int, str, str | None, Any, dict[str, Any] | None]
 """(run_id, seq, name, node, at, data): what was appended to a history, for whoever pushes it."""
+
+Tell = Callable[[Sequence[HistoryRow]], None]
+"""Who is told what was appended to histories, after its commit."""
+
+
+def nobody(rows: Sequence[HistoryRow]) -> None:
+    """Nobody is told."""
 
 
 class Rejected(Exception):
@@ -205,7 +213,21 @@ def _steps(batch: Sequence[Settlement]) -> list[Statement]:
         texts([step.correlation for _, step in rows]),
         plain([step.compensable for _, step in rows]),
     )
-    return [(sql.WRITE_STEPS, parameters)]
+    return [*_in_time(rows), (sql.WRITE_STEPS, parameters)]
+
+
+def _in_time(rows: Sequence[tuple[Settlement, StepWrite]]) -> list[Statement]:
+    late = [(s, step) for s, step in rows if step.kind == "event" and step.status == "failed"]
+    if not late:
+        return []
+    parameters = (
+        plain([s.id for s, _ in late]),
+        plain([s.lease.run_id for s, _ in late]),
+        plain([s.lease.node(step.ordinal) for s, step in late]),
+        plain([step.phase for _, step in late]),
+        texts([step.key for _, step in late]),
+    )
+    return [(events_sql.STEPS_IN_TIME, parameters)]
 
 
 def _rest(batch: Sequence[Settlement]) -> list[Statement]:
