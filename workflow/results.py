@@ -9,9 +9,9 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 RunState = Literal[
     "pending", "running", "waiting", "compensating", "completed", "compensated", "failed", "cancelled"
@@ -19,6 +19,11 @@ RunState = Literal[
 NodeState = Literal[
     "pending", "running", "waiting", "skipped", "completed", "failed", "compensated", "cancelled"
 ]
+
+if TYPE_CHECKING:
+    State = dict[str, Any]
+else:  # whatever somebody has put there by hand: a run can be looked at all the same
+    State = Annotated[Any, WithJsonSchema({"type": "object", "additionalProperties": True})]
 
 
 class RunInfo(BaseModel):
@@ -30,7 +35,7 @@ class RunInfo(BaseModel):
     workflow: str
     version: int
     status: RunState
-    state: dict[str, Any]
+    state: State
     input: Any
     error: dict[str, Any] | None
     correlation_id: str | None

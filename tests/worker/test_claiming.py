@@ -49,6 +49,26 @@ def test_what_is_due_later_is_not_begun_before(workers: Launcher) -> None:
         assert cursor.fetchall() == [(True,)]
 
 
+def test_a_run_whose_state_cannot_be_read_ends_in_a_clear_error(workers: Launcher) -> None:
+    """Somebody has changed it by hand. No handler is called, and whoever looks at the run learns why."""
+    handle = dispatch("plain")
+    Run.objects.filter(pk=handle.run_id).update(state=[1, 2])
+    worker = workers.start()
+    finished(handle)
+    run = handle.status().run
+    assert run.status == states.FAILED
+    assert run.error is not None
+    assert run.error["code"] == "STUCK_RUN_REAPED"
+    assert "the run's state is a JSON array, not an object" in run.error["message"]
+    assert '"state":[1,2]' in handle.status().model_dump_json()
+    assert not calls(handle, "plain.s.a")
+    assert not worker.lines("Traceback")
+    workflows.retry(handle.run_id)
+    finished(handle)
+    assert status(handle) == states.COMPLETED
+    invariants.check()
+
+
 def test_a_scheduled_job_holds_no_lease_until_it_is_due(workers: Launcher) -> None:
     """However short leases are: what waits for its time is nobody's (C15)."""
     short = {"STALE_LEASE_THRESHOLD": 1, "HEARTBEAT_INTERVAL": 0.2, "SWEEP_INTERVAL": 0.1}

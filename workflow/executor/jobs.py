@@ -24,7 +24,7 @@ from workflow.plan.faults import UNBEGUN
 from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store import events as events_store
-from workflow.store.claims import Claim, Misfit
+from workflow.store.claims import Claim, Misfit, Spoilt
 from workflow.store.settle import Lease, Settlement
 from workflow.store.trouble import is_connection_lost
 from workflow.texts import one_line
@@ -136,11 +136,15 @@ async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime
     """Ends a run that the definition cannot go on with: one clear error, and no handler is called."""
     run = claim.run
     assert run is not None
-    if workflow.version == run.version:
+    code = VersionConflict.code
+    if isinstance(misfit, Spoilt):
+        code = FailureCode.STUCK_RUN_REAPED
+        message = f"{misfit}: somebody has changed it by hand (a retry makes it anew from the outputs)"
+    elif workflow.version == run.version:
         message = f"the tree of version {run.version} has changed since the run was dispatched: {misfit}"
     else:
         message = f"version {workflow.version} cannot go on with a run of version {run.version}: {misfit}"
-    await _end_run(claim, claim.lease(), VersionConflict.code, message, runtime)
+    await _end_run(claim, claim.lease(), code, message, runtime)
 
 
 async def give_back(claim: Claim, lease: Lease, error: Exception, runtime: Runtime) -> None:

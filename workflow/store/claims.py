@@ -172,8 +172,15 @@ async def read_again(port: Port, claimed: Claim) -> None:
 _UNTOUCHED = NodeSnapshot()
 
 
+_KINDS = {list: "array", str: "string", bool: "boolean", type(None): "null"}
+
+
 class Misfit(Exception):
     """The run's tree is not the definition's any more: what is left of it has no place there."""
+
+
+class Spoilt(Misfit):
+    """What is stored of the run is nothing that the engine has written."""
 
 
 async def snapshots(port: Port, claims: Iterable[tuple[Claim, Tree]]) -> list[RunSnapshot | Misfit]:
@@ -217,6 +224,9 @@ def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapsho
         places = _places(tree, rows) if run.fingerprint != tree.fingerprint else None
     except Misfit as misfit:
         return misfit
+    state = json.loads(run.state)
+    if not isinstance(state, dict):
+        return Spoilt(f"the run's state is a JSON {_KINDS.get(type(state), 'number')}, not an object")
     nodes = [_UNTOUCHED] * len(tree.nodes)
     for _, _, path, status, attempt, compensate_attempt, due_in, output, error, seq, outcome in rows:
         node = tree.by_path.get(path)
@@ -234,7 +244,7 @@ def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapsho
     return RunSnapshot(
         status=run.status,
         input=None if run.input is None else json.loads(run.input),
-        state=json.loads(run.state),
+        state=state,
         nodes=nodes,
         error=None if run.error is None else json.loads(run.error),
         places=places,
