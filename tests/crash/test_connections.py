@@ -33,6 +33,7 @@ from workflow import states, workflows
 from workflow.models import Node
 from workflow.registry import registry
 from workflow.results import RunHandle
+from workflow.store.ports import connection_parameters
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
 
@@ -50,6 +51,37 @@ def test_connections_that_were_cut_while_idle_cost_no_attempt(workers: Launcher)
         eventually(lambda: not set(sessions("application_name = 'worker'")))
     assert worker.stop() == 0
     invariants.check(exact=True)
+
+
+def test_a_worker_whose_listener_was_cut_hears_again(workers: Launcher) -> None:
+    """It would look by itself once a minute only (C31, C39)."""
+    worker = workers.start(settings={"POLL_INTERVAL": 60})
+    ready(worker.pid)
+    old = eventually(lambda: sessions("query LIKE 'LISTEN%'"))
+    terminate(old)
+    eventually(lambda: set(sessions("query LIKE 'LISTEN%'")) - set(old))
+    finished(dispatch("plain"))  # what was added before it listened is looked for then
+    begun = time.monotonic()
+    finished(dispatch("plain"))
+    running = dispatch("plain", {"plain.s.a": ["hold:60"]})
+    called(running, "plain.s.a")
+    workflows.cancel(running.run_id)
+    eventually(lambda: calls(running, "plain.s.a")[0][2] == "Aborted")
+    assert time.monotonic() - begun < 30
+    assert worker.lines("not listening")
+
+
+def test_connections_of_workers_notice_a_peer_that_is_gone_without_a_word(
+    workers: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In half a minute, not the quarter of an hour of the system's own (C39); what the project says goes before it."""
+    found = connection_parameters()
+    assert found["tcp_user_timeout"] == 30_000
+    assert found["keepalives_idle"] + found["keepalives_interval"] * found["keepalives_count"] <= 60
+    assert found["connect_timeout"] <= 10
+    options = {**connection.settings_dict["OPTIONS"], "tcp_user_timeout": 5000}
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    assert connection_parameters()["tcp_user_timeout"] == 5000
 
 
 def start_many(count: int, dice: random.Random) -> list[RunHandle]:

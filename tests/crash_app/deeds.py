@@ -12,6 +12,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -283,6 +284,22 @@ _ORM = {
     "queries",
 }
 """What an `async` handler does in the thread that asgiref keeps for the ORM."""
+
+
+def _receive(ctx: Context, number: float) -> None:
+    """Waits for somebody who never says a word."""
+    mine, theirs = socket.socketpair()
+    with mine, theirs, suppress(TimeoutError):
+        mine.settimeout(number)
+        mine.recv(1)
+
+
+def _ten(ctx: Context, number: float) -> None:
+    """Ten steps that take so many seconds each."""
+    for step in range(10):
+        ctx.step.run(f"step-{step}", time.sleep, number)
+
+
 _DEEDS: dict[str, Callable[[Context, float], None]] = {
     "ok": _ok,
     "fail": _fail,
@@ -318,4 +335,6 @@ _DEEDS: dict[str, Callable[[Context, float], None]] = {
     "asyncio-run": _asyncio_run,
     "async-to-sync": _async_to_sync,
     "progress": _progress,
+    "receive": _receive,
+    "ten": _ten,
 }

@@ -273,3 +273,19 @@ def test_pruning_leaves_nothing_of_a_run_that_the_engine_ran(shop: Shop) -> None
     Run.objects.update(finished_at="2000-01-01T00:00Z")
     assert workflows.prune(1) == 1
     assert set(rows.counts().values()) == {0}
+
+
+@pytest.mark.parametrize("via", ["inline", "queue"])
+def test_a_member_of_a_group_that_is_retried_lets_what_follows_begin_once(shop: Shop, via: Any) -> None:
+    """The other members are not called again (C81)."""
+    members = [shop.act(f"m{n}", via=via) for n in range(20)]
+    stages = [Stage("many", actions=[parallel(members)]), Stage("next", actions=[shop.act("after", via=via)])]
+    shop.broken.add("m7")
+    handle = workflows.dispatch(Workflow("flow", stages=stages, on_failure="halt"), {})
+    drain()
+    assert (handle.status().run.status, shop.done["after"]) == ("failed", 0)
+    shop.broken.clear()
+    workflows.retry(handle.run_id)
+    drain()
+    assert handle.status().run.status == "completed"
+    assert shop.done == {**{f"m{n}": 1 for n in range(20)}, "m7": 2, "after": 1}

@@ -17,7 +17,7 @@ from pydantic import BaseModel, field_validator
 
 from tests.support.runs import history, names, node, run_through, staged
 from workflow import Action, Stage, Workflow, action, workflows
-from workflow.models import RunEvent
+from workflow.models import Event, Run, RunEvent
 from workflow.testing import drain
 
 
@@ -386,3 +386,23 @@ def test_a_handler_that_returns_when_it_hears_of_its_timeout_has_timed_out(is_as
     assert status.run.error is not None
     assert status.run.error["code"] == "ACTION_TIMEOUT"
     assert status.run.state == {}
+
+
+def dispatches(state: dict[str, Any]) -> None:
+    workflows.dispatch("child", {"x": object()})
+
+
+def publishes(state: dict[str, Any]) -> None:
+    workflows.publish("t", float("nan"))
+
+
+@pytest.mark.parametrize("handler", [dispatches, publishes])
+def test_what_a_handler_dispatches_or_publishes_and_json_cannot_hold_fails_it_once(handler: Any) -> None:
+    """A fault of the code, not a matter of trying again (C59)."""
+    workflows.register(Workflow("child", stages=[Stage("s", run=lambda state: None)]))
+    status = run_through(staged(Action("a", handler)))
+    assert (status.run.status, status.nodes[-1].attempt) == ("compensated", 1)
+    assert status.run.error is not None
+    assert status.run.error["code"] == "PAYLOAD_INVALID"
+    assert not Run.objects.filter(workflow="child").exists()
+    assert not Event.objects.exists()

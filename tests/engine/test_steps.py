@@ -483,3 +483,34 @@ def test_a_failed_step_whose_error_the_handler_caught_is_called_again_by_its_rep
     status = run_through(stepping(handler), seconds=10)
     assert (status.run.state, node(status, "w.s.act").attempt) == ({"act": "done"}, 1)
     assert calls == ["body", "body"]
+
+
+def test_a_step_that_is_added_before_a_sleep_is_done_and_the_sleep_is_not_begun_anew() -> None:
+    """The handler was changed while it slept (C85)."""
+    changed = False
+
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.run("a", note, "a")
+        if changed:
+            ctx.step.run("b", note, "b")
+        ctx.step.sleep("nap", 50)
+        ctx.step.run("c", note, "c")
+
+    handle = workflows.dispatch(stepping(handler), {})
+    drain()
+    changed = True
+    advance(49)
+    drain()
+    assert calls == ["a"]
+    advance(1)
+    drain()
+    assert calls == ["a", "b", "c"]
+    assert handle.status().run.status == "completed"
+
+
+@pytest.mark.parametrize("answer", [False, 0, "", [], {}])
+def test_any_answer_but_none_ends_a_poll(answer: Any) -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        return {"got": ctx.step.wait_for("ready", lambda: answer)}
+
+    assert run_through(stepping(handler)).run.state == {"got": answer}

@@ -13,7 +13,7 @@ from tests.support.crash import called, calls, dispatch, finished, node, status,
 from tests.support.workers import Launcher, eventually
 from workflow import states, workflows
 from workflow.errors import FailureCode
-from workflow.models import RunEvent, Worker
+from workflow.models import RunEvent, Step, Worker
 from workflow.results import RunHandle
 
 pytestmark = pytest.mark.crash
@@ -375,3 +375,32 @@ def test_a_handler_that_was_cancelled_while_it_waited_for_a_thread_is_never_call
     finished(third)
     assert calls(second, "plain.s.a") == []
     invariants.check()
+
+
+def test_the_steps_of_a_cancelled_handler_end_with_the_one_in_hand(workers: Launcher) -> None:
+    """Of ten, each of which takes a while (C67)."""
+    workers.start(settings={"THREADS": 2})
+    handle = dispatch("plain", {"plain.s.a": ["ten:0.3"]})
+    done = Step.objects.filter(run_id=handle.run_id, status="completed")
+    eventually(lambda: done.count() >= 2)
+    workflows.cancel(handle.run_id)
+    at_most = done.count() + 2
+    eventually(lambda: calls(handle, "plain.s.a")[0][2] == "Aborted")
+    assert Step.objects.filter(run_id=handle.run_id).count() <= at_most < 10
+    assert status(handle) == states.CANCELLED
+    full_strength(2)
+
+
+def test_handlers_that_hang_in_the_system_free_their_slots(workers: Launcher) -> None:
+    """More of them than there are threads, in calls that no exception can end (C27)."""
+    worker = workers.start(settings={"THREADS": THREADS})
+    handles = [
+        dispatch("impatient", {"impatient.s.a": [deed]}) for deed in ["receive:20", "sleep:20"] * THREADS
+    ]
+    finished(*handles)
+    for handle in handles:
+        late = node(handle, "impatient.s.a")
+        assert late.error is not None
+        assert (late.status, late.attempt, late.error["code"]) == (states.FAILED, 2, "ACTION_TIMEOUT")
+    full_strength(THREADS)
+    assert worker.stop() == 0

@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from tests.support import invariants
-from tests.support.crash import called, calls, dispatch, finished, make_due, node, status
+from tests.support.crash import called, calls, dispatch, finished, make_due, node, sessions, status
 from tests.support.workers import Launcher, eventually
 from tests.worker.test_stopping import ready
 from workflow import states, workflows
@@ -121,6 +121,17 @@ def test_a_notification_wakes_an_idle_worker_long_before_its_poll(workers: Launc
         finished(dispatch("plain"))
         time_taken.append(time.monotonic() - begun)
     assert min(time_taken) < 2
+
+
+@pytest.mark.parametrize("queue", ["\U0001f980" * 100, "a b'\"c\\"], ids=["long", "odd"])
+def test_a_queue_of_any_name_wakes_its_worker(workers: Launcher, queue: str) -> None:
+    """Whatever stands in it, and however large the input is: a notification has 8,000 bytes (C35)."""
+    worker = workers.start(settings={"POLL_INTERVAL": 60}, queues=[queue])
+    ready(worker.pid)
+    eventually(lambda: sessions("query LIKE 'LISTEN%'"))
+    begun = time.monotonic()
+    finished(*(dispatch("plain", queue=queue, data={"x": "é" * size}) for size in (3950, 4001, 500_000)))
+    assert time.monotonic() - begun < 30
 
 
 def test_a_delayed_dispatch_is_begun_when_it_is_due_and_not_at_the_next_poll(workers: Launcher) -> None:

@@ -9,8 +9,10 @@ from django.db import connection
 
 from tests.support import invariants
 from tests.support.crash import called, dispatch, finished, key_of, node, sessions, status
+from tests.support.workers import SETTINGS as OF_TESTS
 from tests.support.workers import Launcher, eventually
 from workflow import states, workflows
+from workflow.conf import SETTINGS
 from workflow.errors import RunConflict
 from workflow.models import Job, RunEvent
 
@@ -157,3 +159,30 @@ def test_with_debug_the_queries_of_handlers_are_not_kept_for_ever(workers: Launc
     assert (
         1 <= min(kept) <= max(kept) <= (10 if name == "calm" else 4)
     )  # those at work together share one log
+
+
+def test_idle_workers_ask_little(workers: Launcher) -> None:
+    """Less than two transactions a second each, with the settings that are the defaults (C99)."""
+    defaults = {setting.name: setting.default for setting in SETTINGS if setting.name in OF_TESTS}
+    count, seconds = 3, 4.0
+    for _ in range(count):
+        workers.start(settings=defaults)
+    eventually(lambda: len(sessions("query LIKE 'LISTEN%'")) == count)
+
+    def rate() -> float:
+        before, begun = transactions(), time.monotonic()
+        time.sleep(seconds)  # nothing is to happen
+        return (transactions() - before) / (time.monotonic() - begun) / count
+
+    eventually(lambda: rate() < 2, 30)  # what they did as they started is counted a little later
+
+
+def transactions() -> int:
+    """How many the database has seen; those of a session are counted once it has been idle for a moment."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        )
+        found: int = cursor.fetchone()[0]
+    return found
