@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from tests.support.runs import history, names, node, statuses
-from workflow import Action, RunConflict, Stage, WaitFor, Workflow, parallel, sweeps, workflows
+from workflow import Action, Pipeline, RunConflict, Stage, WaitFor, Workflow, parallel, sweeps, workflows
 from workflow.models import Event, Job, Node
 from workflow.results import RunHandle
 from workflow.store import claims
@@ -435,3 +436,38 @@ def waits_in_a_handler(correlate: str | None, is_async: bool) -> RunHandle:
     handle = workflows.dispatch(Workflow("w", stages=[Stage("s", actions=[act])]), {"id": "x"})
     drain()
     return handle
+
+
+def test_a_job_that_comes_late_leaves_a_run_waiting_of_which_only_parked_waits_are_left() -> None:
+    """The job of a pipeline that is over may be there once more, when two of its children end at the same time."""
+
+    def come_late(state: Any, ctx: Any) -> None:
+        over = Node.objects.get(run_id=ctx.run_id, path="first")
+        Job.objects.create(run_id=ctx.run_id, node_id=over.pk, available_at=Now() + timedelta(seconds=60))
+
+    first = Pipeline("first", stages=[Stage("s", run=lambda state: None)])
+    wait = Stage("wait", wait_for=WaitFor("paid"))
+    second = Pipeline("second", stages=[Stage("t", run=come_late), wait])
+    handle = workflows.dispatch(Workflow("w", pipelines=[first, second]), {})
+    drain(handle.run_id)
+    assert (handle.status().run.status, node(handle.status(), "second.wait").status) == ("running", "waiting")
+    advance(61)
+    drain(handle.run_id)
+    assert handle.status().run.status == "waiting"
+    assert history(handle.status())[-1] == ("waiting", "second.wait")
+    workflows.publish("paid")
+    drain(handle.run_id)
+    assert handle.status().run.status == "completed"
+
+
+def test_a_wait_that_was_restored_on_another_server_is_woken_by_what_is_published_there() -> None:
+    """A dump keeps the numbers of transactions, and a new server begins with small ones."""
+    handle = parked(WaitFor("paid"))
+    far = 9_000_000_000
+    Node.objects.filter(run_id=handle.run_id, path="w.wait").update(
+        parked_xact=far - 1, parked_snapshot=f"{far}:{far}:"
+    )
+    workflows.publish("paid", 7)
+    drain(handle.run_id)
+    status = handle.status()
+    assert (status.run.status, status.run.state) == ("completed", {"wait": 7})

@@ -66,6 +66,9 @@ class Moving(ABC):
             return False
         self._above.append(self.ordinal)
         self._become(child)
+        # A guard, where this boundary does not begin it because a gate is to be asked first: it may have gone on by a
+        # job of its own since this unit has read it.
+        self._draft.change(child, PENDING)
         return True
 
     def _rises(self) -> bool:

@@ -181,13 +181,8 @@ class Settling(Moving):
 
     def _child_over(self) -> None:
         """Lets go of a queued child's job, and wakes the parent if the rest of the group is over, too."""
-        facts = layout(self.tree)
-        boundary = self._let_go()
-        # Waits that are parked beside it may be all that is left: then the run is `waiting` from here on.
-        if facts.waits:
-            boundary.job = AWAIT
         parent = self.tree.nodes[self.tree.nodes[self.ordinal].parent]
-        boundary.wakes.append(Wake(parent.unit, facts.crew[self.ordinal]))
+        self._leave().wakes.append(Wake(parent.unit, layout(self.tree).crew[self.ordinal]))
 
     def _late(self) -> None:
         """The unit was over before this claim.
@@ -196,7 +191,7 @@ class Settling(Moving):
         node while it was pending, and settled after it was over, added its job once more.
         """
         if self.tree.nodes[self.ordinal].kind == PIPELINE:
-            self._let_go()
+            self._leave()
         else:
             self._child_over()
 
@@ -233,6 +228,13 @@ class Settling(Moving):
         self._draft.move.done = True
         self._draft.move.boundary.job = DELETE
         return self._draft.move.boundary
+
+    def _leave(self) -> Boundary:
+        """Lets go while the run goes on. Waits that are parked may be all that is left of it: then it is `waiting`."""
+        boundary = self._let_go()
+        if layout(self.tree).waits:
+            boundary.job = AWAIT
+        return boundary
 
     def _run_goes_on(self, event: str) -> None:
         if self.run_status != RUNNING:

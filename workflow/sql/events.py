@@ -82,9 +82,11 @@ resumed AS (
 """
 
 _AFTER: Final = """
-(e.xact = {w}.parked_xact OR NOT pg_visible_in_snapshot(e.xact::text::xid8, {w}.parked_snapshot::pg_snapshot))
+(e.xact = {w}.parked_xact OR NOT pg_visible_in_snapshot(e.xact::text::xid8, {w}.parked_snapshot::pg_snapshot)
+ OR pg_snapshot_xmin({w}.parked_snapshot::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()))
 """
-# Of those since `parked_at`, which is a moment before the snapshot: not what was committed in between.
+# Of those since `parked_at`, which is a moment before the snapshot: not what was committed in between. A snapshot from
+# the future is another server's, whose dump was restored here: transactions are numbered anew, and the time has to do.
 
 _OPEN: Final = """
         (SELECT e.* FROM pg_snapshot_xip({w}.parked_snapshot::pg_snapshot) AS o(xid) CROSS JOIN LATERAL (

@@ -382,3 +382,20 @@ def test_another_job_of_the_run_keeps_a_job_from_moving():
     assert (scene.status("w.s"), scene.jobs()) == (["completed"], ["w"])
     scene.done(scene.take("w"), "w.t.a")
     assert scene.db.status == "completed"
+
+
+def test_a_child_that_waits_already_is_not_come_to_by_a_parent_that_has_read_it_before():
+    """A gate is asked first, so the boundary that comes to it begins nothing: it guards its status all the same."""
+    scene = moving(flow(stage("s"), Stage("wait", wait_for=WaitFor("t"), via="queue", when=nothing)), 0)
+    scene.done(scene.take(), "w.s.a")
+    child = scene.take("w.wait")
+    scene.db.jobs[1] = JobRow("unit", 1, scene.db.now)  # the parent's job once more
+    scene.workers.moves = 99
+    parent = scene.workers.claim(scene.db.jobs[1])
+    assert scene.workers.begin(parent).boundary.moves == (scene.at("w.wait"),)
+    scene.answer(child, "w.wait")
+    assert (scene.status("w.wait"), scene.jobs()) == (["waiting"], ["w"])
+    scene.workers.settle(parent)
+    scene.workers.settle(parent)
+    assert (scene.status("w.wait"), scene.db.status) == (["waiting"], "waiting")
+    assert not parent.asked

@@ -2,7 +2,7 @@
 
 from tests.unit.plan.scene import Scene, act, flow, flows, stage
 from tests.unit.plan.simulator import JobRow
-from workflow import parallel
+from workflow import Stage, WaitFor, parallel
 
 
 def test_a_job_that_was_added_again_after_its_action_completed_does_nothing():
@@ -144,3 +144,15 @@ def test_a_job_of_a_pipeline_that_is_over_changes_nothing():
     assert (scene.jobs(), scene.db.status) == (["p1"], "running")
     scene.done(later, "p1.t.a")
     assert scene.db.status == "completed"
+
+
+def test_what_comes_late_leaves_a_run_waiting_of_which_only_parked_waits_are_left():
+    scene = Scene(flows([stage("s")], [Stage("wait", wait_for=WaitFor("t"))]))
+    scene.done(scene.take(), "p0.s.a")
+    scene.db.jobs[1] = JobRow("unit", 1, scene.db.now)  # the first pipeline's job once more
+    late = scene.workers.claim(scene.db.jobs[1])
+    scene.workers.begin(late)
+    scene.take("p1")
+    assert (scene.status("p1.wait"), scene.db.status) == (["waiting"], "running")
+    scene.workers.settle(late)
+    assert (scene.jobs(), scene.db.status, scene.story()[-1]) == ([], "waiting", "waiting")
