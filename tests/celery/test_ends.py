@@ -8,6 +8,7 @@ import time
 
 import psutil
 import pytest
+from celery import Celery
 
 from tests.celery.conftest import Fleet
 from tests.support import invariants
@@ -117,12 +118,40 @@ def test_what_does_not_finish_in_time_is_given_back_without_an_attempt(
     assert [attempt for attempt, _, _ in called(handle, "plain.s.a", times=2)] == [1, 1]
 
 
-def test_a_second_signal_gives_back_at_once(fleet: Fleet) -> None:
-    worker = fleet.celery("prefork", SHUTDOWN_GRACE=600)
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_remote_shutdown_is_as_a_signal_is(fleet: Fleet, pool: str) -> None:
+    """Celery sends no signal of its own for it."""
+    worker = fleet.celery(pool, SHUTDOWN_GRACE=0.5)
+    handle = dispatch("pair", {"pair.s.a": ["hold:60"]})
+    called(handle, "pair.s.a")
+    with Celery(broker=fleet.broker.url) as app:
+        app.control.shutdown()
+    begun = time.monotonic()
+    worker.wait()
+    assert time.monotonic() - begun < 20
+    assert (node(handle, "pair.s.a").status, node(handle, "pair.s.a").attempt) == (states.PENDING, 0)
+    assert Job.objects.get(run_id=handle.run_id).lease_token is None
+    assert calls(handle, "pair.s.b") == []
+
+
+def test_a_child_that_a_handler_forks_hears_signals_as_any_process_does(fleet: Fleet) -> None:
+    worker = fleet.celery("threads")
+    handle = dispatch("plain", {"plain.s.a": ["fork"]})
+    finished(handle)
+    assert (status(handle), node(handle, "plain.s.a").attempt) == (states.COMPLETED, 1)
+    assert not worker.lines("Warm shutdown")
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("first", [True, False], ids=["after a first one", "alone"])
+def test_a_second_signal_gives_back_at_once(fleet: Fleet, pool: str, first: bool) -> None:
+    worker = fleet.celery(pool, SHUTDOWN_GRACE=600)
     handle = dispatch("plain", {"plain.s.a": ["hold:60"]})
     called(handle, "plain.s.a")
-    worker.send(signal.SIGTERM)
-    eventually(lambda: worker.lines("stops"), what=worker.said)
+    if first:
+        worker.send(signal.SIGTERM)
+        eventually(lambda: worker.lines("stops"), what=worker.said)
     worker.send(signal.SIGQUIT)
     begun = time.monotonic()
     worker.wait()

@@ -28,7 +28,8 @@ def place(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[wiring._Pl
 
 
 def consumer(**pool: Any) -> SimpleNamespace:
-    return SimpleNamespace(pool=SimpleNamespace(limit=2, **pool), app=None)
+    app = SimpleNamespace(conf=SimpleNamespace(task_always_eager=False))
+    return SimpleNamespace(pool=SimpleNamespace(limit=2, **pool), app=app)
 
 
 def test_a_pool_of_greenlets_is_refused_with_one_error(
@@ -40,6 +41,17 @@ def test_a_pool_of_greenlets_is_refused_with_one_error(
     assert "use prefork, threads or solo" in caplog.text
     wiring.serve("a job")
     assert place.engine is None
+
+
+def test_a_worker_that_would_send_no_messages_is_refused_with_one_error(
+    caplog: pytest.LogCaptureFixture, place: wiring._Place
+) -> None:
+    eager = consumer(is_green=False, uses_semaphore=False)
+    eager.app.conf.task_always_eager = True
+    wiring._worker_is_ready(eager)
+    assert "task_always_eager" in caplog.text
+    wiring.serve("a job")
+    assert (place.engine, place.relay) == (None, None)
 
 
 def test_with_another_transport_a_celery_worker_is_left_alone(settings: Any) -> None:

@@ -14,13 +14,15 @@ import threading
 from contextlib import suppress
 from typing import Any, Final
 
-from celery import signals
+from celery import bootsteps, signals
+from celery.concurrency.base import BasePool
 
 from workflow import states
 from workflow.celery.engine import Engine
 from workflow.celery.relay import Relay
 from workflow.conf import conf
 from workflow.transports.celery import NAME, TASK, Sender
+from workflow.worker.forks import let_children_be
 
 logger = logging.getLogger("workflow")
 
@@ -90,6 +92,21 @@ def _is_consumed(worker: Any) -> bool:
     return len(set(routed)) > 1 or routed[0] in amqp.queues.consume_from
 
 
+class _Leaving(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
+    """Whatever a Celery worker ends for (a remote command, an error of its own), it comes by here before it waits for
+    its pool. Only signals are told of otherwise.
+    """
+
+    def start(self, parent: Any) -> None:
+        """Nothing yet."""
+
+    def stop(self, parent: Any) -> None:
+        """It was told already."""
+
+    def close(self, parent: Any) -> None:
+        _worker_is_to_stop()
+
+
 def _worker_begins(sender: Any = None, **kwargs: Any) -> None:
     """In the main process, before its pool."""
     global _place
@@ -97,6 +114,7 @@ def _worker_begins(sender: Any = None, **kwargs: Any) -> None:
         return
     _leave_pipe()
     _place = _Place(os.getpid(), os.pipe(), _is_consumed(sender))
+    sender.app.steps["worker"].add(_Leaving)
 
 
 def _worker_is_ready(sender: Any = None, **kwargs: Any) -> None:
@@ -104,17 +122,37 @@ def _worker_is_ready(sender: Any = None, **kwargs: Any) -> None:
     if conf.TRANSPORT != NAME or _place.relay is not None or _place.refuses:
         return
     pool = sender.pool
-    if pool.is_green:
+    if (reason := _against(pool, sender.app)) is not None:
         _place.refuses = True
-        name = type(pool).__module__.rpartition(".")[2]
-        logger.error("no unit is run here: the pool %s has no threads; use prefork, threads or solo", name)
+        logger.error("no unit is run here: %s", reason)
         return
     if not pool.uses_semaphore:  # its tasks run in this process
+        let_children_be()
+        if (
+            type(pool).terminate_job is BasePool.terminate_job
+        ):  # else a cold shutdown would fail for want of it
+            pool.terminate_job = _hurry
         _place.concurrency = pool.limit or 1
         if _place.eager:
             _engine()
     _place.relay = Relay(Sender(sender.app))
     _place.relay.start()
+
+
+def _against(pool: Any, app: Any) -> str | None:
+    """Why this worker cannot run units, or None."""
+    if pool.is_green:
+        name = type(pool).__module__.rpartition(".")[2]
+        return f"the pool {name} has no threads; use prefork, threads or solo"
+    if app.conf.task_always_eager:
+        return "with task_always_eager no message is sent, and all units would run one by one in the relay"
+    return None
+
+
+def _hurry(*args: Any, **kwargs: Any) -> None:
+    """A cold shutdown where tasks are threads, which nobody can end: their units are given back."""
+    if _place.engine is not None:
+        _place.engine.hurry()
 
 
 def _child_begins(**kwargs: Any) -> None:
@@ -131,7 +169,9 @@ def _child_begins(**kwargs: Any) -> None:
 
 
 def _worker_is_to_stop(how: str = "Warm", **kwargs: Any) -> None:
-    """In the main process, inside of its signal handler."""
+    """In the main process, inside of its signal handler, or as it shuts down for another reason."""
+    if _place.main not in (None, os.getpid()):
+        return  # a child that a handler has forked
     if _place.pipe is not None:
         with suppress(OSError):
             os.write(_place.pipe[1], b"!")
