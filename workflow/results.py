@@ -22,7 +22,7 @@ NodeState = Literal[
 
 if TYPE_CHECKING:
     State = dict[str, Any]
-else:  # whatever somebody has put there by hand: a run can be looked at all the same
+else:  # whatever somebody has put there by hand: pydantic neither refuses it nor warns as it writes it
     State = Annotated[Any, WithJsonSchema({"type": "object", "additionalProperties": True})]
 
 

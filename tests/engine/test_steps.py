@@ -1,4 +1,4 @@
-"""Durable steps: replay, suspension, waiting, and the ledger's rules."""
+"""Durable steps: replay, suspension, and the ledger's rules."""
 
 from __future__ import annotations
 
@@ -201,28 +201,6 @@ def test_a_key_used_twice_fails_the_action_for_good_also_where_the_handler_catch
     assert calls == [1]
 
 
-@pytest.mark.parametrize("event", ["", 5, "a\0b", "\ud83d", "x" * 256])
-def test_an_event_type_that_nobody_could_publish_cannot_be_waited_for(event: Any) -> None:
-    def handler(state: dict[str, Any], ctx: Any) -> None:
-        ctx.step.wait_event("key", event)
-
-    error = node(run_through(stepping(handler, attempts=1)), "w.s.act").error
-    assert error is not None
-    assert error["code"] == "ACTION_FAILED"
-    assert error["message"].startswith("step 'key': event must ")
-
-
-@pytest.mark.parametrize("correlation", [None, [], {}, "", "a\0b", "\ud83d", "x" * 256])
-def test_a_correlation_that_no_event_could_have_cannot_be_waited_for(correlation: Any) -> None:
-    def handler(state: dict[str, Any], ctx: Any) -> None:
-        ctx.step.wait_event("key", "it-happened", correlate=lambda state: correlation)
-
-    error = node(run_through(stepping(handler, attempts=1)), "w.s.act").error
-    assert error is not None
-    assert (error["code"], error["type"]) == ("ACTION_FAILED", "ValueError")
-    assert "correlation" in error["message"]
-
-
 def test_durations_are_seconds_or_a_timedelta() -> None:
     second = timedelta(seconds=1)
 
@@ -259,90 +237,6 @@ def test_an_async_handler_may_use_plain_steps_in_a_thread() -> None:
         return await sync_to_async(lambda: ctx.step.run("key", note, 7))()
 
     assert run_through(stepping(handler, attempts=1)).run.state == {"act": 7}
-
-
-def polling(poll: Callable[[], Any], is_async: bool) -> Workflow:
-    """Asks every 5 seconds until there is an answer."""
-
-    def plain(state: dict[str, Any], ctx: Any) -> Any:
-        return ctx.step.wait_for("report", poll, interval=5)
-
-    async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
-        return await ctx.step.await_for("report", poll, interval=5)
-
-    return stepping(coroutine if is_async else plain)
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_wait_for_polls_until_there_is_an_answer(is_async: bool) -> None:
-    def poll() -> str | None:
-        calls.append("poll")
-        return "ready" if len(calls) == 3 else None
-
-    handle = workflows.dispatch(polling(poll, is_async), {})
-    drain(handle.run_id)
-    advance(4)
-    drain(handle.run_id)
-    assert calls == ["poll"]
-    for _ in range(2):
-        advance(5)
-        drain(handle.run_id)
-    assert handle.status().run.state == {"act": "ready"}
-    assert calls == ["poll"] * 3
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_wait_that_times_out_raises_an_error_with_its_code(is_async: bool) -> None:
-    def plain(state: dict[str, Any], ctx: Any) -> Any:
-        try:
-            ctx.step.wait_for("never", lambda: None, interval=5, timeout=12)
-        except WaitTimeout as error:
-            return error.code
-
-    async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
-        try:
-            await ctx.step.await_event("never", "nothing", timeout=12)
-        except WaitTimeout as error:
-            return error.code
-
-    status = run_through(stepping(coroutine if is_async else plain), seconds=6, rounds=4)
-    assert status.run.state == {"act": "WAIT_TIMEOUT"}
-
-
-def test_a_time_out_that_the_handler_lets_pass_is_its_nodes_error() -> None:
-    definition = stepping(lambda state, ctx: ctx.step.wait_event("k", "nothing", timeout=5), attempts=1)
-    status = run_through(definition, seconds=5)
-    assert status.run.error is not None
-    assert (status.run.error["code"], status.run.error["node"]) == ("WAIT_TIMEOUT", "w.s.act")
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_wait_event_returns_the_payload_of_its_own_event(is_async: bool) -> None:
-    def plain(state: dict[str, Any], ctx: Any) -> Any:
-        return ctx.step.wait_event("paid", "payment", correlate="id")
-
-    async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
-        return await ctx.step.await_event("paid", "payment", correlate=lambda state: state["id"])
-
-    handle = workflows.dispatch(stepping(coroutine if is_async else plain), {"id": "x"})
-    drain(handle.run_id)
-    workflows.publish("payment", 1, correlation="y")
-    drain(handle.run_id)
-    assert handle.status().run.status == "running"
-    workflows.publish("payment", {"cents": 5}, correlation="x")
-    drain(handle.run_id)
-    assert handle.status().run.state == {"id": "x", "cents": 5}
-
-
-def test_an_event_from_before_the_step_parked_counts_when_correlated() -> None:
-    def handler(state: dict[str, Any], ctx: Any) -> Any:
-        return [ctx.step.wait_event(f"e{i}", "tick", correlate="id") for i in range(2)]
-
-    handle = workflows.dispatch(stepping(handler), {"id": "x"})
-    for i in range(2):
-        workflows.publish("tick", i, correlation="x")
-    drain(handle.run_id)
-    assert handle.status().run.state == {"id": "x", "act": [0, 1]}
 
 
 def test_steps_in_a_compensation_have_a_ledger_of_their_own() -> None:
@@ -439,33 +333,6 @@ def test_a_body_at_work_holds_a_lease_of_its_own() -> None:
     assert (row.status, row.lease_token, row.lease_until) == ("completed", None, None)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_poll_in_hand_is_nobody_elses_for_a_minute_and_every_outcome_says_when_the_next_is_due(
-    is_async: bool,
-) -> None:
-    seen: list[Any] = []
-
-    def next_poll() -> Any:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT round(extract(epoch FROM next_poll_at - now())) FROM workflow_step")
-            return cursor.fetchone()[0]
-
-    def poll() -> Any:
-        seen.append(next_poll())
-        return "ready" if len(seen) == 2 else None
-
-    async def apoll() -> Any:
-        return await sync_to_async(poll)()
-
-    handle = workflows.dispatch(polling(apoll if is_async else poll, is_async), {})
-    drain(handle.run_id)
-    assert (seen, next_poll()) == ([60], 5)
-    advance(5)
-    drain(handle.run_id)
-    assert (seen, next_poll()) == ([60, 60], None)
-    assert handle.status().run.state == {"act": "ready"}
-
-
 def test_a_failed_step_whose_error_the_handler_caught_is_called_again_by_its_replay() -> None:
     def body() -> str:
         calls.append("body")
@@ -506,11 +373,3 @@ def test_a_step_that_is_added_before_a_sleep_is_done_and_the_sleep_is_not_begun_
     drain()
     assert calls == ["a", "b", "c"]
     assert handle.status().run.status == "completed"
-
-
-@pytest.mark.parametrize("answer", [False, 0, "", [], {}])
-def test_any_answer_but_none_ends_a_poll(answer: Any) -> None:
-    def handler(state: dict[str, Any], ctx: Any) -> Any:
-        return {"got": ctx.step.wait_for("ready", lambda: answer)}
-
-    assert run_through(stepping(handler)).run.state == {"got": answer}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection
 
@@ -88,6 +90,14 @@ def plan_of(sql: str) -> list[str]:
     """The lines of the plan that a worker's connection would make and keep."""
     native = _native(sql).decode()
     parameters = max(n for n in range(1, 40) if f"${n}" in native)
+    with prepared(native) as (raw, statement):
+        nulls = ", ".join(["NULL"] * parameters)
+        return [row[0] for row in raw.execute(f"EXPLAIN EXECUTE {statement}({nulls})")]
+
+
+@contextmanager
+def prepared(native: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+    """A connection with the settings of a worker's, and the name under which it has prepared this."""
     statement = f"plan_{next(_numbers)}"
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE workflow_run, workflow_node, workflow_job, workflow_step, workflow_event")
@@ -95,8 +105,7 @@ def plan_of(sql: str) -> list[str]:
             for setting in ports.BY_INDEX.split("; "):
                 cursor.execute(setting)
             cursor.connection.execute(f"PREPARE {statement} AS {native}")
-            nulls = ", ".join(["NULL"] * parameters)
-            return [row[0] for row in cursor.connection.execute(f"EXPLAIN EXECUTE {statement}({nulls})")]
+            yield cursor.connection, statement
         finally:
             connection.close()
 
@@ -133,21 +142,11 @@ def test_many_waits_for_many_events_cost_a_look_each(correlate: str | None, late
 
 def explained(sql: str, values: list[str]) -> Iterator[dict[str, Any]]:
     """The nodes of the plan that a worker's connection would keep, run and undone."""
-    statement = f"plan_{next(_numbers)}"
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE workflow_run, workflow_node, workflow_job, workflow_step, workflow_event")
-        try:
-            for setting in ports.BY_INDEX.split("; "):
-                cursor.execute(setting)
-            raw = cursor.connection
-            raw.execute(f"PREPARE {statement} AS {_native(sql).decode()}")
-            given = ", ".join(f"'{value}'" for value in values)
-            raw.execute("BEGIN")
-            explain = f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {statement}({given})"
-            (found,) = raw.execute(explain).fetchone()
-            raw.execute("ROLLBACK")
-        finally:
-            connection.close()
+    with prepared(_native(sql).decode()) as (raw, statement):
+        given = ", ".join(f"'{value}'" for value in values)
+        raw.execute("BEGIN")
+        (found,) = raw.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {statement}({given})").fetchone()
+        raw.execute("ROLLBACK")
     yield from within((found if isinstance(found, list) else json.loads(found))[0]["Plan"])
 
 

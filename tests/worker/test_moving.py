@@ -1,8 +1,4 @@
-"""Whether a unit's job moves on to the next node or goes through the queue: who comes first stays as it was.
-
-The worker process is run inside the test, in a burst, so that handlers can do at the right moment what tells the
-two apart.
-"""
+"""Whether a unit's job moves on to the next node or goes through the queue: who comes first stays as it was."""
 
 from __future__ import annotations
 
@@ -10,133 +6,37 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from workflow import Action, Fatal, Stage, Workflow, states, workflows
+from tests.support.moving import (
+    WHOLE,
+    Worked,
+    called,
+    clean,
+    deeds,
+    fatal,
+    handle,
+    jobs,
+    of,
+    refused,
+    status,
+    undone_under,
+)
+from workflow import Fatal, Stage, Workflow, states, workflows
 from workflow.executor import moving
 from workflow.ids import ordinal_of
 from workflow.models import Job, Node, RunEvent
 from workflow.registry import registry
-from workflow.results import RunHandle
-from workflow.store.ports import connection_parameters
 from workflow.store.settle import Settlement
 from workflow.testing import drain
-from workflow.worker.options import Options
-from workflow.worker.process import RETIRED, WorkerProcess
+from workflow.worker.process import WorkerProcess
+
+__all__ = ["clean"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-called: list[str] = []
-"""Paths of handlers, in the order of their calls."""
-undone_under: list[tuple[Any, str, bool]] = []
-"""By compensation: its job's id and kind, and whether that is the run's."""
-deeds: dict[str, Callable[[Any], Any]] = {}
-"""By path: what its handler does."""
-
-
-def handle(state: dict[str, Any], ctx: Any) -> None:
-    called.append(ctx.path)
-    if (deed := deeds.get(ctx.path)) is not None:
-        deed(ctx)
-
-
-async def ahandle(state: dict[str, Any], ctx: Any) -> None:
-    called.append(ctx.path)
-    if (deed := deeds.get(ctx.path)) is not None:
-        await deed(ctx)
-
-
-def gate(state: dict[str, Any]) -> bool:
-    called.append("gate")
-    workflows.pause_queue("default")
-    return False
-
-
-def undo(state: dict[str, Any], ctx: Any) -> None:
-    called.append(f"undo {ctx.path}")
-    job = Job.objects.get(run_id=ctx.run_id)
-    undone_under.append((job.pk, job.kind, job.node_id == ctx.run_id))
-
-
-def fatal(ctx: Any) -> None:
-    raise Fatal("it does")
-
-
-def of(run: Any, **options: Any) -> list[Action]:
-    return [Action("a", run, **options)]
-
-
-CHAIN = Workflow("chain", stages=[Stage(f"s{n}", actions=of(handle), via="queue") for n in range(4)])
-ACHAIN = Workflow("achain", stages=[Stage(f"s{n}", actions=of(ahandle), via="queue") for n in range(4)])
-ATOMIC = Workflow(
-    "atomic", stages=[Stage(f"s{n}", actions=of(handle, via="queue", atomic=True)) for n in range(3)]
-)
-GATED = Workflow(
-    "gated",
-    stages=[Stage(f"s{n}", actions=of(handle), via="queue", when=gate if n == 1 else None) for n in range(3)],
-)
-SAGA = Workflow(
-    "saga",
-    stages=[
-        Stage("s", actions=[Action(name, handle, compensate=undo, attempts=1, timeout=2) for name in "abc"])
-    ],
-)
-MIXED = Workflow(
-    "mixed",
-    stages=[Stage(f"s{n}", actions=of(handle), via="inline" if n == 1 else "queue") for n in range(3)],
-)
-OTHER = Workflow("other", stages=[Stage("s", actions=of(handle))])
-WHOLE = [f"chain.s{n}.a" for n in range(4)]
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    called.clear()
-    deeds.clear()
-    undone_under.clear()
-    monkeypatch.setattr(moving, "SLICE", 600.0)  # however slow the machine is
-    with registry.isolated():
-        for definition in (CHAIN, ACHAIN, ATOMIC, GATED, MIXED, SAGA, OTHER):
-            workflows.register(definition)
-        yield
-
-
-class Worked:
-    """A worker process that has run in this one until nothing was due."""
-
-    def __init__(self, on_start: Callable[[WorkerProcess], None] | None = None, **options: Any) -> None:
-        parameters = connection_parameters()
-
-        async def main() -> None:
-            self.process = WorkerProcess(parameters, Options(**{"concurrency": 1, "burst": True, **options}))
-            if on_start is not None:
-                on_start(self.process)
-            self.code = await self.process.run()
-
-        asyncio.run(main())
-
-    @property
-    def taken(self) -> int:
-        return self.process._units.launched
-
-
-def refused(caplog: pytest.LogCaptureFixture) -> int:
-    """How many boundaries were refused because of their moves."""
-    return sum("goes through the queue" in record.getMessage() for record in caplog.records)
-
-
-def status(run: RunHandle) -> str:
-    return run.status().run.status
-
-
-def jobs(run: RunHandle) -> list[tuple[str, int]]:
-    """The path of the node whose job it is, and the job's attempt, of those that are nobody's."""
-    rows = Job.objects.filter(run_id=run.run_id, lease_token=None).values_list("node_id", "attempt")
-    return [(Node.objects.get(pk=node).path, attempt) for node, attempt in rows]
 
 
 def test_a_chain_is_done_under_one_job_that_is_each_nodes_in_turn() -> None:
@@ -437,82 +337,3 @@ def test_a_child_that_its_own_job_has_completed_meanwhile_is_not_begun_again(
     assert called == ["mixed.s0.a", "mixed.s1.a", "mixed.s2.a"]
     assert (status(run), Job.objects.exists()) == (states.COMPLETED, False)
     assert set(Node.objects.filter(run_id=run.run_id, kind="action").values_list("attempt", flat=True)) == {1}
-
-
-# --- when the worker has had enough --------------------------------------------------------------
-
-
-def test_each_move_counts_as_a_job_that_was_taken() -> None:
-    run = workflows.dispatch("chain", {})
-    worked = Worked(max_jobs=3)
-    assert (worked.taken, worked.code) == (3, RETIRED)
-    assert (called, jobs(run)) == (WHOLE[:1], [("chain.s1", 0)])
-    while status(run) != states.COMPLETED:
-        worked = Worked(max_jobs=3)
-        assert worked.taken <= 3
-    assert called == WHOLE
-
-
-@pytest.mark.parametrize("how", ["stop", "hurry"])
-def test_a_worker_that_stops_begins_nothing_new(how: str) -> None:
-    processes: list[WorkerProcess] = []
-
-    async def stop(ctx: Any) -> None:
-        getattr(processes[0], how)()
-
-    deeds["achain.s1.a"] = stop
-    run = workflows.dispatch("achain", {})
-    Worked(processes.append)
-    assert called == ["achain.s0.a", "achain.s1.a"]
-    ((path, attempt),) = jobs(run)
-    assert (path in ("achain", "achain.s1"), attempt) == (True, 0)
-    deeds.clear()
-    Worked()
-    assert status(run) == states.COMPLETED
-    attempts = Node.objects.filter(run_id=run.run_id, kind="action").values_list("attempt", flat=True)
-    assert set(attempts) == {1}
-
-
-def test_a_worker_that_cannot_heartbeat_moves_nothing(settings: Any) -> None:
-    settings.WORKFLOW = {"HEARTBEAT_INTERVAL": 1, "POLL_INTERVAL": 0.1}
-    processes: list[WorkerProcess] = []
-    seen: list[Any] = []
-
-    def look(ctx: Any) -> None:
-        seen.append(Job.objects.get(run_id=ctx.run_id).pk)
-        if ctx.path == WHOLE[1]:
-            processes[0]._heartbeat.silent = True  # until the next beat
-
-    deeds.update(dict.fromkeys(WHOLE, look))
-    run = workflows.dispatch("chain", {})
-    Worked(processes.append)
-    assert status(run) == states.COMPLETED
-    assert seen[0] == seen[1]
-    assert seen[2] == seen[3] != seen[1]
-
-
-def test_each_node_has_the_whole_of_the_units_timeout(settings: Any) -> None:
-    settings.WORKFLOW = {"UNIT_TIMEOUT": 2}
-    deeds.update({f"achain.s{n}.a": lambda ctx: asyncio.sleep(0.8) for n in range(4)})
-    run = workflows.dispatch("achain", {})
-    assert Worked().taken == 9
-    assert status(run) == states.COMPLETED
-    assert set(Node.objects.filter(run_id=run.run_id, kind="action").values_list("attempt", flat=True)) == {1}
-
-
-def test_past_it_the_child_in_hand_has_had_an_attempt(settings: Any) -> None:
-    settings.WORKFLOW = {"UNIT_TIMEOUT": 1}
-    tries: list[int] = []
-
-    async def slow(ctx: Any) -> None:
-        tries.append(ctx.attempt)
-        await asyncio.sleep(60 if ctx.attempt == 1 else 0)
-
-    deeds["achain.s1.a"] = slow
-    run = workflows.dispatch("achain", {})
-    Worked()
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE workflow_job SET available_at = now()")
-        cursor.execute("UPDATE workflow_node SET due_at = now() WHERE due_at IS NOT NULL")
-    Worked()
-    assert (status(run), tries) == (states.COMPLETED, [1, 2])
