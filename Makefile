@@ -51,8 +51,11 @@ demo: $(STAMP)
 	@$(MANAGE) migrate --verbosity 0
 	@$(MANAGE) shop_demo $(ARGS)
 
+# Files of tests side by side, each process with a database of its own; 0 for one process and no other.
+PROCESSES ?= 2
+
 test: $(STAMP)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
 HOST ?= 127.0.0.1
 PORT ?= 8000

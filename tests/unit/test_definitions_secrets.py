@@ -109,7 +109,7 @@ class Aliased(BaseModel):
         (dict[str, SecretStr], {"*"}),
         (dict[str, list[SecretStr] | int], {"*"}),
     ],
-    ids=str,
+    ids=lambda value: None if isinstance(value, set) else str(value),  # sets are written in any order
 )
 def test_secret_fields_are_found_by_the_names_they_go_by(schema: Any, expected: set[str]) -> None:
     assert keys(schema) == expected

@@ -98,7 +98,11 @@ def test_the_default_cap_is_the_settings_default() -> None:
     assert conf.MAX_BACKOFF == MAX_BACKOFF == 3600
 
 
-@pytest.mark.parametrize("backoff", [None, 7, timedelta(minutes=5), lambda attempt: 10**9], ids=str)
+@pytest.mark.parametrize(
+    "backoff",
+    [None, 7, timedelta(minutes=5), lambda attempt: 10**9],
+    ids=["default", "seconds", "timedelta", "callable"],
+)
 @pytest.mark.parametrize("via", ["inline", "queue"])
 @pytest.mark.parametrize("longest", [0.01, 30, 3600, MAX_SECONDS])
 def test_another_cap_holds_for_every_kind_of_backoff(backoff: Any, via: str, longest: float) -> None:
