@@ -124,8 +124,9 @@ class Steps:
     ) -> T:
         """Calls `fn(*args, **kwargs)` once and for all; its result, normalised to JSON, is what a replay gets too.
 
-        `lease`: seconds (or a `timedelta`) that one call may take before it counts as lost. `attempts`: calls
-        before its exception is the handler's. `compensate`: called as `compensate()`, with the step's result or with
+        `lease`: seconds (or a `timedelta`) after which people who look at the ledger may take a call for lost; it is
+        ended by the action's `timeout` and by the end of the job's lease, not by this. `attempts`: calls before its
+        exception is the handler's. `compensate`: called as `compensate()`, with the step's result or with
         the result and a `ctx` when the saga goes back past this step, also if the action has failed after it; the
         handler is replayed up to here to find it. Raises `StepKeyReused`, `PayloadInvalid`, and whatever `fn` raises.
         """

@@ -126,6 +126,10 @@ ALWAYS = {
         JOIN workflow_runevent AS c ON c.run_id = e.run_id AND c.name = 'compensating' AND c.seq < e.seq
         WHERE e.name IN ('action.started', 'action.completed', 'stage.completed', 'completed', 'started')
     """,
+    "once a run goes forward no more no body of a step is at work": """
+        SELECT s.run_id, s.node_id, s.key FROM workflow_step AS s JOIN workflow_run AS r ON r.id = s.run_id
+        WHERE s.status = 'running' AND s.phase = 'run' AND r.status NOT IN ('pending', 'running', 'waiting')
+    """,
     "a settled step has its value, an unsettled one has none": """
         SELECT run_id, node_id, key, status FROM workflow_step
         WHERE (status = 'completed') <> (finished_at IS NOT NULL AND error IS NULL AND value IS NOT NULL)

@@ -83,7 +83,8 @@ class NodeAdmin(ReadOnlyAdmin):
     def more(self, request: HttpRequest, obj: Node) -> dict[str, Any]:
         secrets = history.secrets_of_run(obj.run_id)
         steps = Step.objects.using(conf.DATABASE).filter(run_id=obj.run_id, node_id=obj.pk)
-        columns = ("phase", "key", "kind", "status", "attempt", "created_at", "finished_at", "value", "error")
+        facts = ("phase", "key", "kind", "status", "attempt", "value", "error")
+        columns = (*facts, "created_at", "lease_until", "finished_at")
         return {
             "steps": [
                 {

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from workflow.sql import events
+from workflow.sql.ledger import INTERRUPTED
 
 # --- dispatch -----------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ FOR NO KEY UPDATE
 """
 """The guard of every command below: no row when the run has none of those statuses, or does not exist."""
 
-CANCEL: Final = """
+CANCEL: Final = f"""
 WITH job AS (
     DELETE FROM workflow_job WHERE run_id = %(run)s
 ), node AS (
@@ -124,8 +125,9 @@ WITH job AS (
         wait_event = NULL, wait_correlation = NULL, wait_until = NULL
     WHERE run_id = %(run)s AND status IN ('pending', 'running', 'waiting')
 ), step AS (
-    UPDATE workflow_step SET wait_event = NULL, wait_correlation = NULL
-    WHERE run_id = %(run)s AND wait_event IS NOT NULL
+    UPDATE workflow_step
+    SET {INTERRUPTED}
+    WHERE run_id = %(run)s AND status IN ('running', 'waiting') AND kind <> 'sleep'
 ), run AS (
     UPDATE workflow_run
     SET status = 'cancelled', finished_at = now(), updated_at = now(), seq = seq + 1
@@ -138,12 +140,12 @@ WITH job AS (
 )
 SELECT run_id, seq, name, node, at, data, pg_notify('workflow_signal', run_id::text) FROM history
 """
-"""Ends a run that goes forward: its jobs, its live nodes, what its ledger waits for, itself, its history.
+"""Ends a run that goes forward: its jobs, its live nodes, what is open in its ledger, itself, its history.
 
 Whoever works on it finds the lease gone; the signal tells them to look.
 """
 
-CANCEL_AND_COMPENSATE: Final = """
+CANCEL_AND_COMPENSATE: Final = f"""
 WITH job AS (
     DELETE FROM workflow_job WHERE run_id = %(run)s
 ), node AS (
@@ -152,8 +154,9 @@ WITH job AS (
         wait_event = NULL, wait_correlation = NULL, wait_until = NULL
     WHERE run_id = %(run)s AND status IN ('pending', 'running', 'waiting')
 ), step AS (
-    UPDATE workflow_step SET wait_event = NULL, wait_correlation = NULL
-    WHERE run_id = %(run)s AND wait_event IS NOT NULL
+    UPDATE workflow_step
+    SET {INTERRUPTED}
+    WHERE run_id = %(run)s AND status IN ('running', 'waiting') AND kind <> 'sleep'
 ), run AS (
     UPDATE workflow_run SET status = 'compensating', updated_at = now(), seq = seq + 2
     WHERE id = %(run)s AND status IN ('running', 'waiting')

@@ -22,4 +22,9 @@ ORDER BY s.completed_seq, s.finished_at, s.key
 """
 """The steps of these runs that a walk back is to undo, or could not, in the order in which they were completed."""
 
+INTERRUPTED: Final = """status = 'failed', finished_at = now(), lease_token = NULL, lease_until = NULL,
+        next_poll_at = NULL, wait_event = NULL, wait_correlation = NULL,
+        error = jsonb_build_object('code', 'ACTION_FAILED', 'message', 'the run was over before this step was')"""
+"""Set on rows whose body can store nothing any more: the lease that it worked under is gone."""
+
 LOAD_STEP: Final = LOAD_STEPS.rstrip() + " AND s.key = %s\n"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from workflow.sql import claim, events
+from workflow.sql.ledger import INTERRUPTED
 
 _LIVE: Final = "('pending', 'running', 'waiting')"
 
@@ -101,14 +102,22 @@ SELECT 1 / (CASE WHEN (SELECT count(*) FROM x) = (SELECT count(*) FROM changed) 
 undoes the whole batch; settled piece by piece, only the boundary that no longer fits is refused."""
 
 CANCEL_REST: Final = f"""
+WITH ended AS MATERIALIZED (
+    SELECT r.id FROM unnest(%s::uuid[], %s::uuid[]) AS x(boundary, run)
+    JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+), step AS (
+    UPDATE workflow_step AS s
+    SET {INTERRUPTED}
+    FROM ended WHERE s.run_id = ended.id AND s.status = 'running'
+)
 UPDATE workflow_node AS n
 SET status = 'cancelled', finished_at = now(), due_at = NULL,
     wait_event = NULL, wait_correlation = NULL, wait_until = NULL, wait_outcome = NULL
-FROM unnest(%s::uuid[], %s::uuid[]) AS x(boundary, run)
-JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
-WHERE n.run_id = x.run AND n.status IN {_LIVE}
+FROM ended WHERE n.run_id = ended.id AND n.status IN {_LIVE}
 """
-"""Touches the nodes that are still live when a run is over or turns back."""
+"""Touches the nodes that are still live when a run is over or turns back, and the steps whose bodies were at work. What
+the ledger waits for stays: after a retry the wait goes on.
+"""
 
 DELETE_REST: Final = """
 DELETE FROM workflow_job AS j

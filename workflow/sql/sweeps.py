@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from workflow.sql.ledger import INTERRUPTED
+
 _LOST: Final = """
     lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL,
     available_at = now() + least(j.attempt, 60) * interval '1 second'
@@ -111,6 +113,10 @@ WITH failed AS (
 ), nodes AS (
     UPDATE workflow_node AS n SET status = 'cancelled', finished_at = now(), due_at = NULL, wait_outcome = NULL
     FROM failed WHERE n.run_id = failed.id AND n.status IN ('pending', 'running', 'waiting')
+), steps AS (
+    UPDATE workflow_step AS s
+    SET {INTERRUPTED}
+    FROM failed WHERE s.run_id = failed.id AND s.status = 'running'
 ), jobs AS (
     DELETE FROM workflow_job AS j USING failed WHERE j.run_id = failed.id
 )

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import psycopg
@@ -50,7 +50,9 @@ def counted(number: int, noun: str) -> str:
 
 
 class Claimer:
-    """`silent()` says whether no heartbeat gets through: then nothing is claimed."""
+    """`silent()` says whether no heartbeat gets through: then nothing is claimed. `sweep()` is one pass of all sweeps,
+    and says whether it changed anything.
+    """
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class Claimer:
         pusher: Pusher,
         outage: Outage,
         silent: Callable[[], bool],
+        sweep: Callable[[], Awaitable[bool]],
     ) -> None:
         self._worker_id = worker_id
         self._port = port
@@ -76,6 +79,7 @@ class Claimer:
         self._pusher = pusher
         self._outage = outage
         self._silent = silent
+        self._sweep = sweep
         self._loop = asyncio.get_running_loop()
         self._openings = Openings(registry.all())
         self._rest_until = 0.0
@@ -194,7 +198,8 @@ class Claimer:
             return 0  # a delivery may have made something due
         if self._options.burst and not self._units:
             # A unit that has ended meanwhile may have left a job that the claim could not see yet.
-            return None if idle else 0
+            # No other worker may be there to find waits past their deadlines and leases that are stale.
+            return 0 if not idle or await self._sweep() else None
         wait = conf.POLL_INTERVAL * random.uniform(0.8, 1.2)
         return wait if due is None else max(min(wait, due), 0.001)
 

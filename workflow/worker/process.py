@@ -97,6 +97,7 @@ class WorkerProcess:
             pusher=self._pusher,
             outage=self._outage,
             silent=lambda: self._heartbeat.silent,
+            sweep=self._sweep_once,
         )
         self._runtime.mover = Mover(self._claimer.moves, self._units.take)
 
@@ -266,8 +267,12 @@ class WorkerProcess:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(conf.SWEEP_INTERVAL * random.uniform(0.8, 1.2))
-            if any((await sweeps.sweep(self._rest, self._runtime.announce_rows)).values()):
+            if await self._sweep_once():
                 self._course.bell.set()
+
+    async def _sweep_once(self) -> bool:
+        """Whether it changed anything."""
+        return any((await sweeps.sweep(self._rest, self._runtime.announce_rows)).values())
 
     async def _look(self) -> None:
         """The floor under a notification that may be lost."""
