@@ -100,16 +100,21 @@ class Execution:
     def post(self, fact: Fact, attempt: Attempt | None = None) -> bool:
         """Takes a fact; False when it comes from an attempt that counts no more."""
         if attempt is not None:
-            if self.attempts.pop(attempt.ordinal, None) is not attempt:
+            if not self.counts(attempt):
                 return False
+            del self.attempts[attempt.ordinal]
             self._has_steps = self._has_steps or attempt.leaves_steps
         self.inbox.append(fact)
         self.wake()
         return True
 
+    def counts(self, attempt: Attempt) -> bool:
+        """Whether what it returns is waited for: one that has expired may still be at work beside the next one."""
+        return self.attempts.get(attempt.ordinal) is attempt
+
     def expire(self, attempt: Attempt, code: FailureCode, seconds: float) -> bool:
         """Ends an attempt whose time is up. What it still returns is not taken."""
-        if self.attempts.get(attempt.ordinal) is not attempt:
+        if not self.counts(attempt):
             return False
         self._has_steps = True  # until its handler heeds that, it may settle another one
         attempt.signal.abort(TIMEOUT)

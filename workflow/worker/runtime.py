@@ -49,12 +49,11 @@ ZOMBIE_GRACE = 1.0
 @dataclass(slots=True)
 class _Running:
     execution: Execution
-    attempt: Attempt
     work: Work | None
     told_at: float = 0.0
-    """When it was asked to stop, on the loop's clock."""
+    """When it was asked to stop, on this process's own clock."""
     noted_at: float = float("-inf")
-    """When what it had reported was last written, on the same clock."""
+    """When what it had reported was last written, on the loop's clock."""
 
 
 class WorkerRuntime:
@@ -69,9 +68,9 @@ class WorkerRuntime:
         self._pusher = pusher
         self._loop = asyncio.get_running_loop()
         self._born = time.monotonic()
-        self._running: dict[int, _Running] = {}
+        self._running: dict[Attempt, _Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._noting: set[int] = set()
+        self._noting: set[Attempt] = set()
         """Attempts whose notes are about to be written."""
         self._run_noted_at: dict[str, float] = {}
         """When notes of a run were last written, or are going to be, on the loop's clock."""
@@ -84,17 +83,16 @@ class WorkerRuntime:
         return await self._committer.settle(settlement)
 
     def start(self, execution: Execution, attempt: Attempt) -> None:
-        key = id(attempt)
         if attempt.handler.is_async:
             clean_shared_connections(f"an async handler before {attempt.path}")
             task = self._loop.create_task(attempt.arun())
             attempt.signal.add_callback(task.cancel)
-            self._running[key] = _Running(execution, attempt, None)
-            task.add_done_callback(partial(self._task_ended, key))
+            self._running[attempt] = _Running(execution, None)
+            task.add_done_callback(partial(self._task_ended, attempt))
         else:
             work = attempt.run
-            self._running[key] = _Running(execution, attempt, work)
-            self._pool.submit(work, lambda fact: self._ended(key, fact))
+            self._running[attempt] = _Running(execution, work)
+            self._pool.submit(work, lambda fact: self._ended(attempt, fact))
 
     def ask(self, execution: Execution, question: Question) -> None:
         self._spawn(self._answer(execution, question))
@@ -124,10 +122,9 @@ class WorkerRuntime:
 
     def reported(self, attempt: Attempt) -> None:
         """Called from any thread."""
-        key = id(attempt)
-        if key not in self._noting:
-            self._noting.add(key)
-            self._loop.call_soon_threadsafe(self._plan_note, key)
+        if attempt not in self._noting:
+            self._noting.add(attempt)
+            self._loop.call_soon_threadsafe(self._plan_note, attempt)
 
     def announce(self, settlements: Sequence[Settlement]) -> None:
         """Called from any thread."""
@@ -145,22 +142,23 @@ class WorkerRuntime:
         spaced = self._loop.time() - RUN_NOTE_INTERVAL
         self._run_noted_at = {run_id: at for run_id, at in self._run_noted_at.items() if at > spaced}
         now = time.monotonic()
-        for key, running in list(self._running.items()):
-            attempt = running.attempt
+        for attempt, running in list(self._running.items()):
             timeout = attempt.action.timeout
             if attempt.signal.aborted:
-                self._press(key, running, now)
+                self._press(attempt, running, now)
             elif timeout is not None and attempt.begun is not None and now - attempt.begun > timeout:
                 running.execution.expire(attempt, FailureCode.ACTION_TIMEOUT, timeout)
                 running.told_at = now
 
     def _tell_on(self, late: float) -> None:
-        suspects = self._ended_lately | {r.attempt.path for r in self._running.values() if r.work is None}
+        suspects = self._ended_lately | {
+            attempt.path for attempt, running in self._running.items() if running.work is None
+        }
         if suspects or time.monotonic() - self._born > START_UP:
             names = ", ".join(sorted(suspects)) or "none"
             logger.warning("the event loop was blocked for %.1f s; async handlers at work: %s", late, names)
 
-    def _press(self, key: int, running: _Running, now: float) -> None:
+    def _press(self, attempt: Attempt, running: _Running, now: float) -> None:
         if not running.told_at:
             running.told_at = now
         elif (
@@ -168,10 +166,10 @@ class WorkerRuntime:
             and running.work is not None
             and self._pool.abandon(running.work)
         ):
-            del self._running[key]
+            del self._running[attempt]
             logger.warning(
                 "%s does not stop: its thread is given up and replaced (%d such threads)",
-                running.attempt.path,
+                attempt.path,
                 self._pool.abandoned,
             )
 
@@ -193,18 +191,18 @@ class WorkerRuntime:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _task_ended(self, key: int, task: asyncio.Task[Fact]) -> None:
-        clean_shared_connections(f"{self._running[key].attempt.path}, or another async handler,")
-        self._ended_lately.add(self._running[key].attempt.path)
+    def _task_ended(self, attempt: Attempt, task: asyncio.Task[Fact]) -> None:
+        clean_shared_connections(f"{attempt.path}, or another async handler,")
+        self._ended_lately.add(attempt.path)
         if task.cancelled():  # told to stop before it began: nobody waits for its fact
-            del self._running[key]
+            del self._running[attempt]
         else:
-            self._ended(key, task.result())
+            self._ended(attempt, task.result())
 
-    def _ended(self, key: int, fact: Fact) -> None:
-        running = self._running.pop(key, None)
+    def _ended(self, attempt: Attempt, fact: Fact) -> None:
+        running = self._running.pop(attempt, None)
         if running is not None:
-            running.execution.post(fact, running.attempt)
+            running.execution.post(fact, attempt)
 
     async def _answer(self, execution: Execution, question: Question) -> None:
         asking = self._loop.create_task(question.answer(partial(self._call, question.path)))
@@ -250,31 +248,31 @@ class WorkerRuntime:
             raise error
         return value
 
-    def _plan_note(self, key: int) -> None:
-        running = self._running.get(key)
+    def _plan_note(self, attempt: Attempt) -> None:
+        running = self._running.get(attempt)
         if running is None:
-            self._noting.discard(key)
+            self._noting.discard(attempt)
             return
-        at = self._next_note(running, self._loop.time())
-        self._loop.call_at(at, lambda: self._spawn(self._note(key)))
+        at = self._next_note(attempt, running, self._loop.time())
+        self._loop.call_at(at, lambda: self._spawn(self._note(attempt)))
 
-    def _next_note(self, running: _Running, now: float) -> float:
+    def _next_note(self, attempt: Attempt, running: _Running, now: float) -> float:
         """When what an attempt has reported may be written: its own turn, and its run's."""
-        run_id = running.attempt.lease.run_id
+        run_id = attempt.lease.run_id
         before = self._run_noted_at.get(run_id, float("-inf"))
         at = max(now, running.noted_at + NOTE_INTERVAL, before + RUN_NOTE_INTERVAL)
         self._run_noted_at[run_id] = at
         return at
 
-    async def _note(self, key: int) -> None:
+    async def _note(self, attempt: Attempt) -> None:
         """Writes what an attempt has reported, in a boundary of its own."""
-        running = self._running.get(key)
-        notes = running.attempt.take_notes() if running is not None else None
+        running = self._running.get(attempt)
+        counts = running is not None and running.execution.counts(attempt)
+        notes = attempt.take_notes() if counts else None
         if running is None or notes is None:
-            self._noting.discard(key)
+            self._noting.discard(attempt)
             return
         running.noted_at = self._loop.time()
-        attempt = running.attempt
         boundary = Boundary(compensating=attempt.compensating, history=notes.entries)
         if notes.progress is not None and not attempt.compensating:
             boundary.changes = [
@@ -284,7 +282,7 @@ class WorkerRuntime:
             await self._committer.settle(Settlement(attempt.lease, boundary))
         except Rejected as rejected:
             logger.debug("notes of %s came too late: %s", attempt.path, rejected)
-        self._noting.discard(key)
+        self._noting.discard(attempt)
         if attempt.has_notes:
             self.reported(attempt)
 
