@@ -98,21 +98,6 @@ def test_a_unit_that_was_due_later_is_due_now() -> None:
     assert rows.due(Job.objects.get())
 
 
-def test_the_check_of_a_queued_wait_makes_room_for_its_unit() -> None:
-    run_id = workflows.dispatch(WAITS).run_id
-    rows.park_run(run_id, "waits.two", "two.happened")
-    for leased in (False, True):
-        with transaction.atomic():
-            rows.check_job(run_id, "waits.two")
-            if leased:
-                rows.lease(run_id)
-            workflows.resume(run_id)
-            job = Job.objects.get()
-            assert (job.kind, job.node_id) == ("unit", rows.node(run_id, "waits.two").id)
-            assert rows.due(job)
-            transaction.set_rollback(True)
-
-
 def test_a_second_resume_is_refused() -> None:
     run_id = parked()
     workflows.resume(run_id, 1)

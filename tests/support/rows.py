@@ -150,11 +150,6 @@ def park_run(run_id: uuid.UUID, path: str, event: str, correlation: str | None =
     note(run_id, states.EVENT_WAITING, path)
 
 
-def check_job(run_id: uuid.UUID, path: str) -> Job:
-    """The job that looks for an event which a freshly parked wait may have missed."""
-    return Job.objects.create(kind=states.CHECK, run_id=run_id, node_id=node(run_id, path).id)
-
-
 def age(run_id: uuid.UUID, days: float) -> None:
     """As if the run had begun and finished so many days ago."""
     moved = timedelta(days=days)

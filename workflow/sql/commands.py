@@ -122,7 +122,7 @@ WITH job AS (
 ), node AS (
     UPDATE workflow_node
     SET status = 'cancelled', finished_at = now(), due_at = NULL,
-        wait_event = NULL, wait_correlation = NULL, wait_until = NULL
+        wait_event = NULL, wait_correlation = NULL, wait_until = NULL, wait_outcome = NULL
     WHERE run_id = %(run)s AND status IN ('pending', 'running', 'waiting')
 ), step AS (
     UPDATE workflow_step
@@ -151,7 +151,7 @@ WITH job AS (
 ), node AS (
     UPDATE workflow_node
     SET status = 'cancelled', finished_at = now(), due_at = NULL,
-        wait_event = NULL, wait_correlation = NULL, wait_until = NULL
+        wait_event = NULL, wait_correlation = NULL, wait_until = NULL, wait_outcome = NULL
     WHERE run_id = %(run)s AND status IN ('pending', 'running', 'waiting')
 ), step AS (
     UPDATE workflow_step
@@ -274,17 +274,10 @@ WITH wait AS (
     SET wait_outcome = %(outcome)s::jsonb, wait_event = NULL, wait_correlation = NULL, wait_until = NULL
     WHERE run_id = %(run)s AND kind = 'stage' AND status = 'waiting' AND wait_outcome IS NULL
     RETURNING id, path, unit
-), look AS (
-    DELETE FROM workflow_job AS j USING wait
-    WHERE j.run_id = %(run)s AND j.node_id = wait.id AND j.kind = 'check'
 )
 SELECT path, unit FROM wait ORDER BY id
 """
-"""Gives every parked wait its outcome, unless an event or the timeout was first.
-
-The job that looks for missed events has nothing left to do. It goes in a statement before `WAKE`,
-because a queued wait stage's own job takes its place (one job for each node).
-"""
+"""Gives every parked wait its outcome, unless an event or the timeout was first."""
 
 WAKE: Final = """
 WITH run AS (
@@ -308,8 +301,8 @@ SELECT run_id, seq, name, node, at, data,
        pg_notify('workflow_signal', run_id::text), pg_notify('workflow_job', '')
 FROM history ORDER BY seq
 """
-"""The units of those waits go on: a job that is there is due now, one at work hears the signal, else there is
-a new one. One history entry for each wait.
+"""The units of those waits go on: a job that is there is due now, one that is at work is due at once when it lets go
+(see `workflow.sql.settle.READY_JOBS`), else there is a new one. One history entry for each wait.
 """
 
 RESOLVE_STEPS: Final = """
@@ -360,8 +353,10 @@ own `resumed` follows when it is called again.
 
 PUBLISH: Final = f"""
 WITH event AS (
-    INSERT INTO workflow_event (id, type, correlation, payload, event_id, xact)
-    VALUES (%s, %s, %s, %s::jsonb, %s, pg_current_xact_id()::text::bigint)
+    INSERT INTO workflow_event (id, type, correlation, payload, event_id, xact, at)
+    SELECT e.id, e.type, e.correlation, e.payload, e.event_id, e.xact, clock_timestamp()
+    FROM (SELECT %s::uuid AS id, %s::text AS type, %s::text AS correlation, %s::jsonb AS payload, %s::text AS event_id,
+                 pg_current_xact_id()::text::bigint AS xact OFFSET 0) AS e
     ON CONFLICT (event_id) WHERE event_id IS NOT NULL DO NOTHING
     RETURNING id
 )

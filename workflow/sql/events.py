@@ -36,6 +36,18 @@ ORDER BY n.id LIMIT %s
 """
 """Of these waits, a page of those that are still parked."""
 
+FENCE_WAITS: Final = """
+UPDATE workflow_node AS n SET parked_xact = pg_current_xact_id()::text::bigint
+WHERE n.id = ANY(%s::uuid[]) AND n.status = 'waiting' AND n.wait_event IS NOT NULL AND n.wait_correlation IS NULL
+"""
+"""Every transaction that began before these waits had parked is older than the one that runs this: see `_OPEN`. The one
+that parked them is not quite that: others may have begun between its beginning and its snapshot."""
+
+FENCE_STEPS: Final = """
+UPDATE workflow_step AS s SET parked_xact = pg_current_xact_id()::text::bigint
+WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.wait_event IS NOT NULL AND s.wait_correlation IS NULL
+"""
+
 STEPS: Final = """
 SELECT s.id::text, s.run_id::text FROM workflow_step AS s
 WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND (s.wait_event IS NOT NULL)::int = 1 AND s.id > %s::uuid
@@ -89,15 +101,22 @@ _AFTER: Final = """
 # the future is another server's, whose dump was restored here: transactions are numbered anew, and the time has to do.
 
 _OPEN: Final = """
-        (SELECT e.* FROM pg_snapshot_xip({w}.parked_snapshot::pg_snapshot) AS o(xid) CROSS JOIN LATERAL (
-             SELECT e.* FROM workflow_event AS e
-             WHERE e.type = {w}.wait_event AND e.xact = o.xid::text::bigint OFFSET 0
+        (SELECT e.* FROM (
+             SELECT e.* FROM pg_snapshot_xip({w}.parked_snapshot::pg_snapshot) AS o(xid) CROSS JOIN LATERAL (
+                 SELECT e.* FROM workflow_event AS e
+                 WHERE e.type = {w}.wait_event AND e.xact = o.xid::text::bigint OFFSET 0
+             ) AS e
+             UNION ALL
+             (SELECT e.* FROM workflow_event AS e
+              WHERE e.type = {w}.wait_event AND e.xact < {w}.parked_xact
+                AND e.xact >= pg_snapshot_xmax({w}.parked_snapshot::pg_snapshot)::text::bigint OFFSET 0)
          ) AS e
          WHERE {in_time}
            AND {matches}
          ORDER BY e.at, e.id LIMIT 1)
 """
-# What transactions published that were open when the wait parked: to the world that was after it. OFFSET keeps the
+# What transactions published that were open when the wait parked: to the world that was after it. A snapshot lists those
+# that are older than some transaction which is over; the others lie between that and `parked_xact`. OFFSET keeps the
 # planner from any other index than that of (type, xact): each of these few transactions is a descent.
 
 _UNUSED: Final = """

@@ -39,8 +39,8 @@ async def deliver(port: Port, event_ids: Iterable[str]) -> Delivered:
 async def check(port: Port, wait_ids: Iterable[str]) -> Delivered:
     """Looks for events that waits (nodes, or ledger rows) have missed, once their park is committed."""
     looked_for = plain(wait_ids)
-    waits = await _resolve(port, sql.WAITS, looked_for, sql.RESOLVE_BY_EVENT)
-    steps = await _resolve(port, sql.STEPS, looked_for, sql.RESOLVE_STEPS)
+    waits = await _resolve(port, sql.WAITS, looked_for, sql.FENCE_WAITS, sql.RESOLVE_BY_EVENT)
+    steps = await _resolve(port, sql.STEPS, looked_for, sql.FENCE_STEPS, sql.RESOLVE_STEPS)
     return _delivered(waits, steps)
 
 
@@ -52,7 +52,7 @@ def _history(rows: Rows) -> list[HistoryRow]:
     return [(*row, json.loads(data)) for *row, data in rows]
 
 
-async def _resolve(port: Port, find: str, which: str, resolve: str) -> tuple[Rows, bool]:
+async def _resolve(port: Port, find: str, which: str, *resolve: str) -> tuple[Rows, bool]:
     """Page after page; on each, round after round until no wait takes an event: two waits of a run that want
     the same take two events in two rounds. Passes by runs that somebody keeps locked: the flag is false then."""
     resolved: Rows = []
@@ -63,31 +63,33 @@ async def _resolve(port: Port, find: str, which: str, resolve: str) -> tuple[Row
         if not page:
             return resolved, whole
         after = page[-1][0]
-        found, free = await _page(port, page, resolve)
+        found, free = await _page(port, page, *resolve)
         resolved += found
         whole = whole and free
         if len(page) < PAGE:
             return resolved, whole
 
 
-async def _page(port: Port, page: Rows, resolve: str) -> tuple[Rows, bool]:
+async def _page(port: Port, page: Rows, *resolve: str) -> tuple[Rows, bool]:
     """A page of (wait, run); whether none was passed by."""
     try:
-        return await _rounds(port, page, resolve), True
+        return await _rounds(port, page, *resolve), True
     except psycopg.errors.LockNotAvailable:
         locked = await locked_runs(port, {row[1] for row in page})
         with suppress(
             psycopg.errors.LockNotAvailable
         ):  # one more was locked meanwhile: all of them come again
-            return await _rounds(port, [row for row in page if row[1] not in locked], resolve), False
+            return await _rounds(port, [row for row in page if row[1] not in locked], *resolve), False
         return [], False
 
 
-async def _rounds(port: Port, page: Rows, resolve: str) -> Rows:
+async def _rounds(port: Port, page: Rows, *resolve: str) -> Rows:
+    """The answers of the last of these statements, again and again until it has none."""
     resolved: Rows = []
     waits = plain([row[0] for row in page])
     runs = plain(sorted({row[1] for row in page}))
-    while rows := (await port.run([(sql.LOCK_RUNS, (runs,)), (resolve, (waits,))]))[1]:
+    statements = [(sql.LOCK_RUNS, (runs,)), *((statement, (waits,)) for statement in resolve)]
+    while rows := (await port.run(statements))[-1]:
         resolved += rows
     return resolved
 
