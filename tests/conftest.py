@@ -1,13 +1,15 @@
 """What every test shares: a clear word instead of a hundred tracebacks when there is no PostgreSQL."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.utils import OperationalError
 from pytest_django import DjangoDbBlocker
 
 from example_project.database import unavailable
+from tests.support.workers import eventually
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell that starts us in the background has us ignore it, and so would all that tests start and then interrupt.
@@ -31,3 +33,20 @@ def django_db_modify_db_settings(
             pytest.exit(f"the tests need PostgreSQL: {reason}", returncode=1)
         finally:
             probe.close()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """A server process takes a moment to see that its client is gone: as long the database cannot be dropped."""
+    yield
+    with django_db_blocker.unblock():
+        eventually(_alone, 10, "somebody still uses the test database")
+
+
+def _alone() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+        return cursor.fetchone() == (0,)

@@ -39,7 +39,8 @@ NAMES = (
     "sweep.after",
     "relay.rung",
 )
-"""Where they stand. For `settle.*` the kinds of boundary in the batch follow, as in `settle.before:start`."""
+"""Where they stand. For `settle.*` the kinds of boundary in the batch follow, as in `settle.before:pending-running`
+or `settle.before:job-delete`."""
 
 
 class Failpoint(Exception):

@@ -17,7 +17,6 @@ ORDINAL_BITS = 20
 MAX_ORDINAL = (1 << ORDINAL_BITS) - 1
 
 _ORDINAL_DIGITS = ORDINAL_BITS // 4
-_ZERO_ORDINAL = "0" * _ORDINAL_DIGITS
 _RANDOM_BITS = 74  # of a UUIDv7: 12 beside the version, 62 after the variant
 _VERSION = 0x7 << 76
 _VARIANT = 0b10 << 62
@@ -74,12 +73,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 def new_run_id() -> UUID:
     """A run's id. Later ones of this process are greater."""
     return UUID(int=_runs.next())
-
-
-def run_id_text() -> str:
-    """``new_run_id`` as canonical text, without the detour over a UUID."""
-    digits = f"{_runs.next():032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def node_id(run_id: UUID, ordinal: int) -> UUID:

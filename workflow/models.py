@@ -215,10 +215,12 @@ class Node(models.Model):
 
 
 class Job(models.Model):
-    """What is to be executed. `node_id` is the unit's node, the run itself (compensation) or an event (delivery).
+    """What is to be executed. `node_id` is the unit's node, the run itself (compensation), an event (delivery), or what
+    waits for one, a node or a row of the ledger (check).
 
     A job is claimed while it has a `lease_token`; `attempt` counts its claims, less those given
-    back. Leased rows change under their run's lock only, except for the heartbeat's `locked_at`.
+    back. Leased rows change under their run's lock only, except for the heartbeat's `locked_at` and for those
+    that their own worker gives back.
     `rung_at` is when a message was last sent for it, with a transport that sends messages (see `workflow.sql.rings`):
     in no index, so that this stays a heap-only update.
     """

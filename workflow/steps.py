@@ -38,7 +38,7 @@ Seconds = float | timedelta
 NAMES = {"run": "run", "sleep": "sleep", "poll": "wait_for", "event": "wait_event"}
 """What each kind of ledger row is called as a method."""
 MIN_POLL_LEASE = 60.0
-"""A poll in hand is another's to take up no sooner than this many seconds, however short its interval."""
+"""A poll in hand says in the ledger that the next is not due for so many seconds, however short its interval."""
 FOR_EVER = 10 * 365.25 * 86_400
 """Seconds that a step without a timeout waits before it looks again."""
 

@@ -88,8 +88,8 @@ async def _mend(port: Port, run_id: str, status: str, old: bool, young: float, t
         return len(advanced) if locked else 0
     message = f"the run was {status}, and no job, wait or timer was left to bring it on"
     error = compact(fault(FailureCode.STUCK_RUN_REAPED, message, None))
-    locked, failed = await port.run(
-        [(sql.LOCK_IDLE_RUN, (run_id, young)), (sql.FAIL_RUN, (error, run_id, error))]
+    _, failed = await port.run(
+        [(sql.LOCK_IDLE_RUN, (run_id, young)), (sql.FAIL_RUN, (error, run_id, young, error))]
     )
     if failed:
         logger.error("run %s is stuck and fails: %s", run_id, message)

@@ -71,7 +71,7 @@ def drain(run_id: UUID | str | None = None, timeout: float | timedelta = 10) -> 
         executions: list[Execution] = []
         drive(execute(claimed, runtime, executions.append))
         for execution in executions:
-            runtime.deadline = deadline
+            runtime.begin(deadline)
             drive(execution.run())
         if time.monotonic() > deadline:
             raise TimeoutError(f"something was still due after {limit:g} s")
@@ -116,6 +116,11 @@ class _InlineRuntime:
         self.mover = None
         self.deadline = float("inf")
         self._started: list[Attempt | Question] = []
+
+    def begin(self, deadline: float) -> None:
+        """The next unit; what the one before it has started and never asked for, since it was lost, is forgotten."""
+        self.deadline = deadline
+        self._started.clear()
 
     async def settle(self, settlement: Settlement) -> Settlement:
         settle_now(self.port, settlement)
@@ -180,6 +185,9 @@ class _Desk:
 
     def reported(self, attempt: Attempt) -> None:
         """Nothing to do now."""
+
+    def last_notes(self, attempt: Attempt) -> None:
+        """Nothing is ever on its way."""
 
 
 @contextlib.contextmanager

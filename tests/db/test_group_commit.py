@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import psycopg
 import pytest
+from asgiref.sync import sync_to_async
 
 from tests.support.definitions import PLAIN
 from workflow import workflows
-from workflow.models import RunEvent
+from workflow.models import Job, RunEvent
 from workflow.plan import Boundary, HistoryEntry
 from workflow.registry import registry
 from workflow.store import claims
 from workflow.store.claims import Claim
 from workflow.store.committer import Committer
 from workflow.store.drive import drive
+from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import AsyncPort, DjangoPort, connection_parameters
-from workflow.store.settle import Rejected, Settlement
+from workflow.store.settle import Rejected, Settlement, settle_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -156,3 +159,57 @@ def test_fewer_units_wait_for_no_other() -> None:
 
 def test_gathering_ends_when_the_others_do_not_come_back() -> None:
     assert staggered([4, *[1] * (Committer.SIBLINGS - 1)], gathering=0.001) == 4
+
+
+class Unanswered:
+    """A connection on which the first commit is not answered."""
+
+    def __init__(self, port: AsyncPort) -> None:
+        self.port = port
+        self.lost = asyncio.Event()
+
+    async def run(self, statements: Sequence[Statement]) -> list[Rows]:
+        rows = await self.port.run(statements)
+        if not self.lost.is_set():
+            self.lost.set()
+            raise psycopg.OperationalError("the answer to COMMIT is lost")
+        return rows
+
+
+def test_an_unanswered_boundary_counts_once_when_an_atomic_action_beside_it_settles_meanwhile() -> None:
+    """The atomic action's checkpoint stamps the run too, on another connection, before anybody asks."""
+    handle = workflows.dispatch("plain", {})
+    (claim,), _ = drive(claims.claim(DjangoPort(), str(uuid.uuid4()), 1, None))
+    parameters = connection_parameters()
+
+    def boundary(name: str) -> Settlement:
+        return Settlement(claim.lease(), Boundary(history=[entry("log", data=f'"{name}"')]))
+
+    async def work() -> Settlement:
+        port = AsyncPort(lambda: parameters, "test")
+        unanswered = Unanswered(port)
+        committer = Committer(unanswered, first_pause=0.5)
+        try:
+            noted = asyncio.create_task(committer.settle(boundary("noted")))
+            await unanswered.lost.wait()
+            await sync_to_async(settle_now)(DjangoPort(), boundary("atomic"), beside=True)
+            return await noted
+        finally:
+            await port.close()
+
+    assert asyncio.run(work()).seq is not None
+    history = RunEvent.objects.filter(run_id=handle.run_id).order_by("seq")
+    assert [found.data for found in history] == ["noted", "atomic"]
+
+
+def test_what_was_claimed_without_knowing_it_and_is_locked_is_given_back_later() -> None:
+    handles = workflows.dispatch_many("plain", [{}, {}])
+    worker = str(uuid.uuid4())
+    drive(claims.claim(DjangoPort(), worker, 2, None))
+    with psycopg.connect(**connection_parameters()) as other:
+        other.execute("DELETE FROM workflow_job WHERE run_id = %s", (handles[0].run_id,))
+        assert drive(claims.release_stranded(DjangoPort(), worker, [])) == (1, 1)
+        other.rollback()
+    assert drive(claims.release_stranded(DjangoPort(), worker, [])) == (1, 0)
+    assert drive(claims.release_stranded(DjangoPort(), worker, [])) == (0, 0)
+    assert list(Job.objects.values_list("lease_token", "attempt")) == [(None, 0), (None, 0)]

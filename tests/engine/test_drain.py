@@ -36,6 +36,29 @@ def test_a_unit_that_never_comes_to_rest_is_given_up_and_goes_on_later() -> None
     assert handle.status().run.status == "completed"
 
 
+def test_what_a_lost_unit_had_started_is_no_part_of_the_next_run() -> None:
+    """Neither the handlers that it never called nor the answers of gates that it never took."""
+    called: list[str] = []
+
+    def cancels(state: dict[str, Any], ctx: Any) -> None:
+        called.append(f"cancels {state['n']}")
+        if state["n"] == 1:
+            workflows.cancel(ctx.run_id)
+
+    def mate(state: dict[str, Any]) -> None:
+        called.append(f"mate {state['n']}")
+
+    def gate(state: dict[str, Any]) -> bool:
+        return state["n"] == 1
+
+    members = [Action("a", cancels), Action("b", mate), Action("c", mate, when=gate)]
+    workflows.register(staged(parallel(members)))
+    handles = [workflows.dispatch("w", {"n": n}) for n in (1, 2)]
+    drain()
+    assert [handle.status().run.status for handle in handles] == ["cancelled", "completed"]
+    assert [call for call in called if call.endswith("2")] == ["cancels 2", "mate 2"]
+
+
 def test_members_that_had_no_turn_before_the_time_was_up_are_called_by_the_next_drain() -> None:
     called: list[str] = []
 

@@ -5,6 +5,7 @@ the right moment what tells moving on from going through the queue.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -107,6 +108,9 @@ class Worked:
             self.code = await self.process.run()
 
         asyncio.run(main())
+        for thread in threading.enumerate():
+            if thread.name == "workflow-handler":  # it closes its connection when it ends
+                thread.join(10)
 
     @property
     def taken(self) -> int:

@@ -78,6 +78,10 @@ class Desk(Protocol):
         """There are notes to be written."""
         ...
 
+    def last_notes(self, attempt: Attempt) -> None:
+        """From here on what it reports is left to its checkpoint. Returns when what is on its way has arrived."""
+        ...
+
     def announce(self, settlements: Sequence[Settlement]) -> None:
         """Pushes history that was settled elsewhere."""
         ...
@@ -128,6 +132,7 @@ class Attempt:
         self._lock = threading.Lock()
         self._notes: Notes | None = None
         self._last_progress: HistoryEntry | None = None
+        self._has_reported = False
         self._steps: Steps | None = None
         self._undoing = step
         """The key of the step that is to be undone: its handler is called again to find out how."""
@@ -232,6 +237,8 @@ class Attempt:
         try:
             with self._past_hooks(own), own.begin():
                 value = self._call()
+                if self._has_reported:
+                    self._desk.last_notes(self)  # after the checkpoint they would be refused
                 own.require_whole()
                 fact = self._conclude(value)
                 boundary = self._checkpoint(self.ordinal, fact.output, fact.text, self.number)
@@ -460,6 +467,7 @@ class Attempt:
                 self._last_progress = entry
                 self._notes.progress = progress
             self._notes.entries.append(entry)
+        self._has_reported = True
         self._desk.reported(self)
 
     @property

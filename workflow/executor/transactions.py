@@ -124,7 +124,9 @@ class Transaction:
     def settle(self, settlement: Settlement) -> None:
         """Settles the checkpoint inside the transaction, or raises `CheckpointRefused` or `Rejected`."""
         try:
-            if settle_now(DjangoPort(self.using), settlement) or self._settle_by_default_path(settlement):
+            if settle_now(DjangoPort(self.using), settlement, beside=True) or self._settle_by_default_path(
+                settlement
+            ):
                 return
         except Outdated as outdated:
             raise CheckpointRefused(_CHANGED) from outdated
@@ -141,7 +143,7 @@ class Transaction:
         port = DjangoPort(self.using)
         (((path,),), ((default,),)) = port.run_now([_PATH, _DEFAULT_PATH])
         try:
-            return path != default and settle_now(port, settlement)
+            return path != default and settle_now(port, settlement, beside=True)
         finally:
             if not connections[self.using].needs_rollback:
                 port.run_now([("SELECT set_config('search_path', %s, true)", (path,))])

@@ -62,7 +62,7 @@ class HistoryEntry:
 
 @dataclass(slots=True)
 class NewJob:
-    """A job to add, due after `delay` seconds. Adding one that exists makes that one due no later."""
+    """A job to add, due after `delay` seconds. A node that has one keeps that."""
 
     kind: str
     ordinal: int

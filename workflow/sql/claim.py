@@ -150,7 +150,7 @@ SET lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL,
 FROM unnest(%s::uuid[], %s::uuid[], %s::float8[], %s::int[], %s::text[]) AS x(job, token, delay, refund, reason)
 WHERE j.id = x.job AND j.lease_token IS NOT DISTINCT FROM x.token
 """
-"""Gives claimed jobs back that were not begun: the claimer itself is the only one who may."""
+"""Gives claimed jobs back: the claimer itself is the only one who may."""
 
 DROP: Final = """
 DELETE FROM workflow_job AS j USING unnest(%s::uuid[], %s::uuid[]) AS x(job, token)
@@ -170,12 +170,22 @@ WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease
 """Which of these leases are gone, and why: cancelled, also when the run goes back because of that, or taken."""
 
 RELEASE_STRANDED: Final = """
-UPDATE workflow_job AS j
-SET lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL, attempt = greatest(j.attempt - 1, 0),
-    last_error = CASE WHEN EXISTS (SELECT FROM workflow_run AS r WHERE r.id = j.run_id AND r.boundary = j.lease_token)
-                      THEN 'UNBEGUN: the claim was never answered' ELSE j.last_error END
-WHERE j.worker_id = %s::uuid AND j.lease_token IS NOT NULL AND j.lease_token <> ALL(%s::uuid[])
-RETURNING j.id
+WITH mine AS MATERIALIZED (
+    SELECT j.id FROM workflow_job AS j
+    WHERE j.worker_id = %s::uuid AND j.lease_token IS NOT NULL AND j.lease_token <> ALL(%s::uuid[])
+), free AS MATERIALIZED (
+    SELECT j.id FROM workflow_job AS j JOIN mine ON mine.id = j.id
+    WHERE j.worker_id = %s::uuid FOR UPDATE OF j SKIP LOCKED
+), released AS (
+    UPDATE workflow_job AS j
+    SET lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL, attempt = greatest(j.attempt - 1, 0),
+        last_error = CASE WHEN EXISTS (SELECT FROM workflow_run AS r WHERE r.id = j.run_id AND r.boundary = j.lease_token)
+                          THEN 'UNBEGUN: the claim was never answered' ELSE j.last_error END
+    FROM free WHERE j.id = free.id
+    RETURNING j.id
+)
+SELECT (SELECT count(*) FROM released), (SELECT count(*) FROM mine)
 """
 """Gives back what a worker has claimed without knowing it: all of its jobs but those whose tokens it knows. A run that
-such a claim has begun says so by its stamp: its handlers were never called."""
+such a claim has begun says so by its stamp: its handlers were never called. Waits for nobody's lock: how many were given
+back, and of how many."""

@@ -199,10 +199,11 @@ SET boundary = x.boundary,
     last_error = coalesce(x.last_error, CASE WHEN x.node IS NOT NULL THEN '' END, j.last_error),
     node_id = coalesce(x.node, j.node_id),
     kind = coalesce(x.kind, j.kind)
-FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::float8[], %s::bool[], %s::text[], %s::uuid[], %s::text[])
-     AS x(boundary, run, job, keep, delay, refund, last_error, node, kind)
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::bool[], %s::float8[], %s::bool[], %s::text[],
+            %s::uuid[], %s::text[])
+     AS x(boundary, run, job, token, keep, delay, refund, last_error, node, kind)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
-WHERE j.id = x.job
+WHERE j.id = x.job AND j.lease_token IS NOT DISTINCT FROM x.token
 """
 """The units' own jobs: those that go on (a boundary is a sign of life) and those that go back to the queue. One that
 moves on to another node, with its id and its lease, is as if it had been claimed as that node's just now."""
@@ -221,9 +222,10 @@ WITH settled AS (
 UPDATE workflow_job AS j
 SET boundary = x.boundary, lease_token = NULL, worker_id = NULL, locked_at = NULL, started_at = NULL, available_at = now(),
     last_error = CASE WHEN j.lease_token IS NULL THEN j.last_error ELSE '' END
-FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[]) AS x(boundary, run, job)
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[]) AS x(boundary, run, job, token)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 WHERE j.id = x.job AND x.boundary IN (SELECT boundary FROM settled)
+  AND (j.boundary = x.boundary OR j.lease_token IS NOT DISTINCT FROM x.token)
 """
 """A unit that lets go although something it awaits has settled meanwhile is due at once. The run's lock, held
 by whoever settles, makes sure that one of the two sees the other. It is due for a good reason: what its claim had found

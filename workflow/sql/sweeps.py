@@ -108,7 +108,8 @@ FAIL_RUN: Final = f"""
 WITH failed AS (
     UPDATE workflow_run AS r
     SET status = 'failed', finished_at = now(), updated_at = now(), seq = r.seq + 1, error = %s::jsonb
-    WHERE r.id = (SELECT f.id FROM workflow_run AS f WHERE f.id = %s::uuid FOR NO KEY UPDATE SKIP LOCKED) AND {_IDLE}
+    WHERE r.id = (SELECT f.id FROM workflow_run AS f WHERE f.id = %s::uuid FOR NO KEY UPDATE SKIP LOCKED)
+      AND {_IDLE} AND r.updated_at < now() - %s * interval '1 second'
     RETURNING r.id, r.seq
 ), nodes AS (
     UPDATE workflow_node AS n SET status = 'cancelled', finished_at = now(), due_at = NULL, wait_outcome = NULL

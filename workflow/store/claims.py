@@ -308,9 +308,12 @@ def _told(claim: Claim, reason: str | None) -> str | None:
     return f"{UNBEGUN}: {reason or 'given back by its worker'}"
 
 
-async def release_stranded(port: Port, worker_id: str, known: Iterable[str]) -> int:
-    """Gives back the worker's jobs that carry none of these tokens, attempts included; how many there were."""
-    return len((await port.run([(sql.RELEASE_STRANDED, (worker_id, plain(known)))]))[0])
+async def release_stranded(port: Port, worker_id: str, known: Iterable[str]) -> tuple[int, int]:
+    """Gives back the worker's jobs that carry none of these tokens, attempts included: how many it was, and how many
+    are left because somebody has locked them.
+    """
+    ((released, found),) = (await port.run([(sql.RELEASE_STRANDED, (worker_id, plain(known), worker_id))]))[0]
+    return released, found - released
 
 
 async def drop(port: Port, claims: Iterable[Claim]) -> None:

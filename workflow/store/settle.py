@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.db import DatabaseError as DjangoDatabaseError
@@ -102,11 +103,26 @@ class Rivals:
 EVERYBODY = Rivals()
 
 
-def statements(batch: Sequence[Settlement], rivals: Rivals = EVERYBODY) -> list[Statement]:
-    """The statements that settle a batch with at most one boundary of a run. UPDATE_RUNS is the second one."""
+def statements(
+    batch: Sequence[Settlement], rivals: Rivals = EVERYBODY, *, beside: bool = False
+) -> list[Statement]:
+    """The statements that settle a batch with at most one boundary of a run. UPDATE_RUNS is the second one.
+
+    `beside`: on another connection than the committer's, which may be settling other boundaries of these units. It
+    leaves the stamps on their jobs alone, by which the committer finds out what became of a boundary of its own.
+    """
     runs = [s.lease.run_id for s in batch]
     out: list[Statement] = [(sql.LOCK_RUNS, (plain(runs),)), _update_runs(batch, rivals)]
-    for part in (_nodes, _history, _steps, _rest, _parks, _own_jobs, _new_jobs, _wakes):
+    for part in (
+        _nodes,
+        _history,
+        _steps,
+        _rest,
+        _parks,
+        partial(_own_jobs, beside=beside),
+        _new_jobs,
+        _wakes,
+    ):
         out.extend(part(batch))
     return out
 
@@ -254,19 +270,20 @@ def _parks(batch: Sequence[Settlement]) -> list[Statement]:
     return [(sql.PARK, parameters)]
 
 
-def _own_jobs(batch: Sequence[Settlement]) -> list[Statement]:
+def _own_jobs(batch: Sequence[Settlement], beside: bool) -> list[Statement]:
     """What becomes of the units' own jobs. A release is written before READY_JOBS, a deletion after it.
 
     A unit that goes on and has its run to itself needs no stamp on its job: the one on the run will do, and a
     tenth of the server's work per transition is saved.
     """
     out: list[Statement] = []
-    stay = [s for s in batch if _is_written(s.boundary)]
+    stay = [s for s in batch if _is_written(s.boundary, beside)]
     if stay:
         parameters = (
             plain([s.id for s in stay]),
             plain([s.lease.run_id for s in stay]),
             plain([s.lease.job_id for s in stay]),
+            plain([s.lease.token for s in stay]),
             plain([s.boundary.job == KEEP for s in stay]),
             plain([s.boundary.delay for s in stay]),
             plain([s.boundary.refund for s in stay]),
@@ -292,13 +309,14 @@ def _own_jobs(batch: Sequence[Settlement]) -> list[Statement]:
         out.append((sql.READY_JOBS, ready))
     gone = [s for s in batch if s.boundary.job in (DELETE, AWAIT)]
     if gone:
-        out.append((sql.DELETE_JOBS, (*_jobs_of(gone), plain([s.lease.token for s in gone]))))
+        out.append((sql.DELETE_JOBS, _jobs_of(gone)))
     return out
 
 
-def _is_written(boundary: Boundary) -> bool:
+def _is_written(boundary: Boundary, beside: bool) -> bool:
     """Whether the unit's job is to be changed."""
-    return boundary.job == RELEASE or (boundary.job == KEEP and (bool(boundary.moves) or not boundary.alone))
+    stamped = not boundary.alone and not beside
+    return boundary.job == RELEASE or (boundary.job == KEEP and (bool(boundary.moves) or stamped))
 
 
 def kind_after(boundary: Boundary) -> str | None:
@@ -308,11 +326,12 @@ def kind_after(boundary: Boundary) -> str | None:
     return states.UNIT if boundary.moves[-1] else states.COMPENSATE
 
 
-def _jobs_of(batch: Sequence[Settlement]) -> tuple[str, str, str]:
+def _jobs_of(batch: Sequence[Settlement]) -> tuple[str, str, str, str]:
     return (
         plain([s.id for s in batch]),
         plain([s.lease.run_id for s in batch]),
         plain([s.lease.job_id for s in batch]),
+        plain([s.lease.token for s in batch]),
     )
 
 
@@ -403,11 +422,14 @@ def which_applied(batch: Sequence[Settlement]) -> list[Statement]:
     return [(sql.LOCK_RUNS, (runs,)), (sql.APPLIED, (boundaries, jobs, boundaries, runs))]
 
 
-def settle_now(port: DjangoPort, settlement: Settlement) -> bool:
-    """Settles one boundary on Django's connection, inside the caller's transaction. False: refused."""
+def settle_now(port: DjangoPort, settlement: Settlement, *, beside: bool = False) -> bool:
+    """Settles one boundary on Django's connection, inside the caller's transaction. False: refused.
+
+    `beside`: a committer has the same unit in hand.
+    """
     batch: list[Settlement] = [settlement]
     try:
-        apply_results(batch, port.run_now(statements(batch)))
+        apply_results(batch, port.run_now(statements(batch, beside=beside)))
     except (
         DjangoDatabaseError,
         UnicodeEncodeError,

@@ -130,8 +130,8 @@ class Claimer:
 
     async def release_stranded(self) -> None:
         """A claim whose answer was lost may have been committed: whatever nobody drives goes back."""
-        count = await claims_store.release_stranded(self._port, self._worker_id, self._units.tokens())
-        self._units.stranded = False
+        count, left = await claims_store.release_stranded(self._port, self._worker_id, self._units.tokens())
+        self._units.stranded = left > 0
         if count:
             logger.info("%s given back: the claim was never answered", counted(count, "job"))
 

@@ -38,6 +38,8 @@ NOTE_INTERVAL = 0.5
 """Seconds between two writings of one attempt's progress and log."""
 RUN_NOTE_INTERVAL = 0.2
 """The same for all attempts of one run together: hundreds of parallel members tell no more than a few may."""
+NOTE_PATIENCE = 5.0
+"""Seconds, at most, for which an atomic checkpoint waits for its notes: they may need what its handler holds."""
 BLOCKED = 1.0
 """Seconds for which a handler may block the event loop before it is told on."""
 START_UP = 10.0
@@ -54,6 +56,10 @@ class _Running:
     """When it was asked to stop, on this process's own clock."""
     noted_at: float = float("-inf")
     """When what it had reported was last written, on the loop's clock."""
+    noting: asyncio.Task[Any] | None = None
+    """Writes what it has reported, at this moment."""
+    speaks: bool = True
+    """Whether what it reports is written by itself, and not left to its checkpoint."""
 
 
 class WorkerRuntime:
@@ -125,6 +131,13 @@ class WorkerRuntime:
         if attempt not in self._noting:
             self._noting.add(attempt)
             self._loop.call_soon_threadsafe(self._plan_note, attempt)
+
+    async def last_notes(self, attempt: Attempt) -> None:
+        """See `Desk.last_notes`."""
+        if (running := self._running.get(attempt)) is not None:
+            running.speaks = False
+            if running.noting is not None:
+                await asyncio.wait([running.noting], timeout=NOTE_PATIENCE)
 
     def announce(self, settlements: Sequence[Settlement]) -> None:
         """Called from any thread."""
@@ -267,12 +280,12 @@ class WorkerRuntime:
     async def _note(self, attempt: Attempt) -> None:
         """Writes what an attempt has reported, in a boundary of its own."""
         running = self._running.get(attempt)
-        counts = running is not None and running.execution.counts(attempt)
-        notes = attempt.take_notes() if counts else None
+        writes = running is not None and running.speaks and running.execution.counts(attempt)
+        notes = attempt.take_notes() if writes else None
         if running is None or notes is None:
             self._noting.discard(attempt)
             return
-        running.noted_at = self._loop.time()
+        running.noted_at, running.noting = self._loop.time(), asyncio.current_task()
         boundary = Boundary(compensating=attempt.compensating, history=notes.entries)
         if notes.progress is not None and not attempt.compensating:
             boundary.changes = [
@@ -282,6 +295,7 @@ class WorkerRuntime:
             await self._committer.settle(Settlement(attempt.lease, boundary))
         except Rejected as rejected:
             logger.debug("notes of %s came too late: %s", attempt.path, rejected)
+        running.noting = None
         self._noting.discard(attempt)
         if attempt.has_notes:
             self.reported(attempt)
@@ -298,6 +312,9 @@ class _Desk:
 
     def settle(self, settlement: Settlement) -> Settlement:
         return asyncio.run_coroutine_threadsafe(self._runtime.settle(settlement), self._loop).result()
+
+    def last_notes(self, attempt: Attempt) -> None:
+        asyncio.run_coroutine_threadsafe(self._runtime.last_notes(attempt), self._loop).result()
 
     async def asettle(self, settlement: Settlement) -> Settlement:
         return await self._runtime.settle(settlement)
