@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.db import DEFAULT_DB_ALIAS, connection, connections
@@ -40,13 +41,13 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
     """A server process takes a moment to see that its client is gone: as long the database cannot be dropped."""
     yield
     with django_db_blocker.unblock():
-        eventually(_alone, 10, "somebody still uses the test database")
+        eventually(lambda: not _others(), 10, lambda: f"somebody still uses the test database: {_others()}")
 
 
-def _alone() -> bool:
+def _others() -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity "
+            "SELECT pid, application_name, state, query FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
-        return cursor.fetchone() == (0,)
+        return cursor.fetchall()
