@@ -14,10 +14,10 @@ import pytest
 from django.db import connection
 from django.test import SimpleTestCase
 
+from tests.support.shown import ROOT, blocks, execute
 from workflow import Pipeline, Workflow, workflows
 from workflow.registry import registry
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 ANNOUNCED = (DOCS / "guarantees.md", DOCS / "performance")
@@ -29,15 +29,6 @@ SHOWN = ("README.md", "docs/quickstart.md", "docs/how-to/test-your-workflows.md"
 def _registry() -> Iterator[None]:
     with registry.isolated():
         yield
-
-
-def blocks(path: Path) -> list[tuple[int, str]]:
-    """(line, code) of each block marked as Python."""
-    text = path.read_text(encoding="utf-8")
-    return [
-        (text[: found.start(1)].count("\n") + 1, found[1])
-        for found in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    ]
 
 
 def run_tests(kind: type[unittest.TestCase]) -> None:
@@ -73,8 +64,7 @@ def test_the_blocks_of_a_page_run_one_after_another(name: str, tmp_path: Path) -
     assert found
     for line, code in found:
         known = set(names)
-        # Padded, so that a traceback names the page's own line.
-        exec(compile("\n" * (line - 1) + code, str(ROOT / name), "exec"), names)
+        execute(ROOT / name, line, code, names)
         use(names, known)
     if "embedded" in names:  # the server that a page has started
         names["embedded"].cleanup()
