@@ -194,6 +194,34 @@ def test_keys_and_event_ids_are_one_space_for_all(tenant: As) -> None:
     assert (Run.objects.count(), Event.objects.count()) == (1, 1)
 
 
+def test_a_worker_that_is_bound_by_the_policies_finds_no_job(page: dict[str, Any], tenant: As) -> None:
+    with tenant("acme"):
+        handle = order("acme")
+    for table in page["POLICIES"]:
+        execute(f"DROP POLICY workers ON {table}")
+    work()
+    assert handle.status().run.status == "pending"
+
+
+def test_a_row_of_another_tenant_cannot_be_locked(tenant: As) -> None:
+    with tenant("acme"):
+        handle = order("acme")
+    with tenant("globex"):
+        assert not Run.objects.select_for_update().filter(pk=handle.run_id)
+
+
+def test_a_connection_that_serves_one_tenant_after_another_mixes_nothing_up(tenant: As) -> None:
+    """Also once `dispatch` is a prepared statement there, and the plans of its function are kept."""
+    for number in range(1, 9):
+        for name in ("acme", "globex"):
+            with tenant(name):
+                order(name, number)
+                refused(lambda name=name: order(f"not-{name}"))  # type: ignore[misc]
+                assert {run.state["order"] for run in workflows.list().items} == {
+                    f"{name}:{n}" for n in range(1, number + 1)
+                }
+
+
 def test_a_batch_needs_policies_that_do_not_look_for_its_runs(page: dict[str, Any], tenant: As) -> None:
     """Why the page has `WITH CHECK (true)`."""
     execute(f"ALTER POLICY tenant ON workflow_node WITH CHECK ({page['ITS_RUN']})")
