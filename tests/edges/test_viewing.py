@@ -49,6 +49,7 @@ def _registered() -> Iterator[None]:
     with registry.isolated():
         workflows.register(web.ORDER)
         workflows.register(web.FREE)
+        workflows.register(web.ASKING)
         with override_settings(WORKFLOW={"CAN_VIEW_RUN": f"{__name__}.own_runs"}):
             yield
     reading.forget()
@@ -209,6 +210,16 @@ def test_the_admin_hides_it_with_its_nodes_and_jobs(client: Client, own: UUID) -
     job = Job.objects.get(run_id=due)
     assert client.get(reverse("admin:workflow_job_change", args=[job.pk])).status_code == 302
     assert not client.get(reverse("admin:workflow_job_changelist")).context["cl"].result_list
+
+
+@pytest.mark.parametrize("definition", [web.ORDER, web.ASKING])
+def test_the_admin_hides_the_jobs_that_check_its_waits(client: Client, definition: Any) -> None:
+    hidden = web.checking(definition, context={"owner": "otto"})
+    shown = web.checking(definition, context={"owner": "olga"})
+    listed = client.get(reverse("admin:workflow_job_changelist")).context["cl"].result_list
+    assert {job.pk for job in listed if job.kind == "check"} == {shown.pk}
+    assert client.get(reverse("admin:workflow_job_change", args=[shown.pk])).status_code == 200
+    assert client.get(reverse("admin:workflow_job_change", args=[hidden.pk])).status_code == 302
 
 
 def test_the_admins_actions_do_nothing_to_it(client: Client, own: UUID, other: UUID) -> None:

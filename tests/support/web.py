@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import types
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser, Permission, User
+from django.db.models import Q
 from django.test import Client
 from django.urls import URLPattern, URLResolver
 from pydantic import BaseModel, field_validator
 
-from workflow import Stage, WaitFor, Workflow, action, workflows
+from workflow import Stage, WaitFor, Workflow, action, failpoints, workflows
+from workflow.models import Job
 from workflow.registry import registry
 from workflow.testing import drain
 
@@ -62,13 +64,22 @@ ORDER = Workflow(
 FREE = Workflow("web-free", stages=[Stage("ship", actions=[ship])])
 
 
-@contextmanager
+@action
+def ask(state: dict[str, Any], ctx: Any) -> Any:
+    return ctx.step.wait_event("answer", "order.answered")
+
+
+ASKING = Workflow("web-asking", stages=[Stage("ask", actions=[ask])])
+
+
+@contextlib.contextmanager
 def registered() -> Iterator[None]:
-    """The two workflows are what is known meanwhile, besides what was, and no payment fails."""
+    """The workflows are what is known meanwhile, besides what was, and no payment fails."""
     FAULTY.clear()
     with registry.isolated():
         workflows.register(ORDER)
         workflows.register(FREE)
+        workflows.register(ASKING)
         yield
 
 
@@ -120,6 +131,19 @@ def waiting(order_id: str = "w", **options: Any) -> UUID:
     drain(run_id)
     assert workflows.status(run_id).run.status == "waiting"
     return run_id
+
+
+def checking(definition: Workflow = ORDER, data: Any = None, **options: Any) -> Job:
+    """The job that looks for what a fresh wait may have missed; the worker died before it had looked."""
+    run_id = workflows.dispatch(definition, data or {"order_id": "w"}, **options).run_id
+    before = set(Job.objects.filter(kind="check").values_list("pk", flat=True))
+    failpoints.arm("deliver.before=raise")
+    try:
+        with contextlib.suppress(failpoints.Failpoint):
+            drain(run_id)
+    finally:
+        failpoints.arm("")
+    return Job.objects.get(~Q(pk__in=before), kind="check")
 
 
 def failed(order_id: str = "f", card: str | None = None, **options: Any) -> UUID:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.safestring import SafeString
 
-from workflow import history, ids
+from workflow import history, ids, states
 from workflow.admin import shown
 from workflow.admin.base import ReadOnlyAdmin, as_uuid
 from workflow.admin.filters import AliveFilter, CreatedFilter, JobStateFilter, QueueFilter
-from workflow.models import Event, Job, Worker, WorkerQuerySet
+from workflow.conf import conf
+from workflow.models import Event, Job, Step, Worker, WorkerQuerySet
 from workflow.redact import redact, redact_text
 from workflow.store.workers import silent_after
 
@@ -34,7 +36,7 @@ class JobAdmin(ReadOnlyAdmin):
     )
     list_select_related = ("run",)
     loaded = (
-        *("id", "kind", "run_id", "queue", "priority", "attempt", "available_at", "locked_at"),
+        *("id", "kind", "run_id", "node_id", "queue", "priority", "attempt", "available_at", "locked_at"),
         "run__workflow",
     )
     list_display_links = ("job",)
@@ -65,10 +67,23 @@ class JobAdmin(ReadOnlyAdmin):
         wanted = as_uuid(term)
         if wanted is None:
             return Q(pk__in=[])
-        return Q(pk=wanted) | Q(run_id=wanted) | Q(run_id=ids.run_of(wanted), node_id=wanted)
+        run_id = ids.run_of(wanted)
+        found = Q(pk=wanted) | Q(run_id=wanted) | Q(run_id=run_id, node_id=wanted)
+        # Checks have no run where a stage waits, and no node where a step of its handler does.
+        last = wanted if ids.ordinal_of(wanted) else UUID(int=wanted.int | ids.MAX_ORDINAL)
+        found |= Q(run_id__isnull=True, node_id__range=(wanted, last), kind=states.CHECK)
+        steps = Step.objects.using(conf.DATABASE).filter(run_id=run_id, node_id=wanted)
+        return found | Q(run_id=run_id, node_id__in=steps.values("pk"), kind=states.CHECK)
+
+    def run_of(self, row: Job) -> UUID | None:
+        """A job that checks a wait stage has no run of its own, but that stage's id tells it."""
+        if row.run_id is None and row.kind == states.CHECK:
+            return ids.run_of(row.node_id)
+        return row.run_id
 
     def mask(self, row: Job) -> None:
-        secrets = frozenset() if row.run_id is None else history.secrets_of_run(row.run_id)
+        run_id = self.run_of(row)
+        secrets = frozenset() if run_id is None else history.secrets_of_run(run_id)
         row.last_error = redact_text(row.last_error, secrets=secrets)
 
     @admin.display(description="job")
@@ -81,14 +96,17 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description="run")
     def of_run(self, job: Job) -> SafeString | str:
-        return shown.change_link("run", job.run_id)
+        return shown.change_link("run", self.run_of(job))
 
     @admin.display(description="for")
     def of_node(self, job: Job) -> SafeString | str:
-        if job.run_id is None:
+        if job.kind == states.DELIVER:
             return shown.change_link("event", job.node_id)
         if job.run_id == job.node_id:
             return "the run"
+        if job.kind == states.CHECK and job.run_id is not None:
+            step = Step.objects.using(conf.DATABASE).filter(pk=job.node_id, run_id=job.run_id).first()
+            return shown.change_link("node", None if step is None else step.node_id)
         return shown.change_link("node", job.node_id)
 
     @admin.display(description="queue")

@@ -157,6 +157,21 @@ def test_jobs_are_found_by_id_run_or_node_and_filtered_by_state_and_queue(client
     assert ">slow</a>" in html(client.get(lists("job")))
 
 
+@pytest.mark.parametrize(
+    ("definition", "path"), [(web.ORDER, "web-order.approve"), (web.ASKING, "web-asking.ask.ask")]
+)
+def test_a_job_that_checks_a_wait_is_found_by_its_run_and_its_node(client, definition, path):
+    web.checking(definition)  # of another run
+    job = web.checking(definition)
+    node = Node.objects.filter(path=path).latest("pk")
+    checks = Job.objects.filter(kind=states.CHECK)
+    for term in (job.pk, node.run_id, node.pk):
+        found = listed(client.get(lists("job", q=str(term))))
+        assert list(checks.filter(pk__in=found)) == [job], term
+    above = Node.objects.get(run_id=node.run_id, path=definition.name)
+    assert not checks.filter(pk__in=listed(client.get(lists("job", q=str(above.pk))))).exists()
+
+
 def test_events_are_found_by_type_correlation_or_their_id(client):
     workflows.publish("a.happened", correlation="c-1", event_id="e-1")
     workflows.publish("b.happened")

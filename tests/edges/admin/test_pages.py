@@ -222,6 +222,28 @@ def test_a_job_an_event_and_a_worker_are_shown(client):
     assert "h:1" in html(client.get(page_of("worker", there["worker"])))
 
 
+@pytest.mark.parametrize(
+    ("definition", "path"), [(web.ORDER, "web-order.approve"), (web.ASKING, "web-asking.ask.ask")]
+)
+def test_a_job_that_checks_a_wait_leads_to_its_node_and_its_run(client, definition, path):
+    job = web.checking(definition)
+    node = Node.objects.get(path=path)
+    body = html(client.get(page_of("job", job.pk)))
+    assert re.findall(r'href="([^"]*/(?:run|node|event)/[0-9a-f-]+/change/)"', body) == [
+        page_of("run", node.run_id),
+        page_of("node", node.pk),
+    ]
+    assert path in html(client.get(page_of("node", node.pk)))
+
+
+def test_a_job_that_checks_a_step_which_is_gone_is_shown_without_a_node(client):
+    job = web.checking(web.ASKING)
+    Step.objects.all().delete()
+    body = html(client.get(page_of("job", job.pk)))
+    assert page_of("run", job.run_id) in body
+    assert not re.search(r"/(node|event)/[0-9a-f-]+/change/", body)
+
+
 def test_no_name_turns_a_page_round(client):
     workflows.publish("\u202egnp.exe", {"a": 1}, correlation="\u202ec")
     named = {
