@@ -28,6 +28,18 @@ class Entry(NamedTuple):
     data: dict[str, Any] | None
 
 
+def place(text: str) -> int | None:
+    """The number of an entry, or 0, that a query string says in at most ten plain digits; None for all else.
+
+    Looked at before ``int`` is asked, which takes digits of any script, signs and underscores, and raises for thousands
+    of digits.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SEQ))):
+        return None
+    found = int(text)
+    return found if found <= MAX_SEQ else None
+
+
 def page(run_id: UUID, after: int, limit: int) -> tuple[list[Entry], int | None]:
     """At most ``limit`` entries later than ``after``, and the ``after`` of the next page, if there is more.
 

@@ -67,7 +67,7 @@ async def test_whoever_comes_back_gets_what_was_missed_and_goes_on(any_layer: st
     assert parked["seq"] in range(3, len(everything))
 
 
-@pytest.mark.parametrize("after", ["999", "-1", "x", "", "99999999999", "²"])
+@pytest.mark.parametrize("after", ["999", "-1", "x", "", "99999999999", "²", "0" * 5_000])
 async def test_a_number_that_can_be_none_gets_a_snapshot(no_redis: None, operator: User, after: str) -> None:
     run_id = await sync_to_async(completed)()
     cookie = await sync_to_async(cookie_of)(operator)

@@ -331,6 +331,16 @@ def test_hostile_texts_are_shown_as_the_texts_they_are(operator: Client) -> None
     assert operator.post(LIST, chosen).status_code == 400
 
 
+@pytest.mark.parametrize(
+    "query",
+    [{"queue__exact": "a\0b"}, {"queue": "slow"}, {"until__year": "9" * 5_000}, {"reason__contains": "x"}],
+)
+def test_a_list_of_pauses_is_asked_for_nothing_in_its_address(
+    operator: Client, query: dict[str, str]
+) -> None:
+    assert operator.get(LIST, query).status_code == 400
+
+
 def test_a_pause_that_is_over_is_shown_as_such(operator: Client) -> None:
     workflows.pause_queue("slow", until=10)
     advance(10)

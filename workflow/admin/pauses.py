@@ -88,6 +88,9 @@ class PausedQueueAdmin(Base):
         )
         return annotated
 
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        return False
+
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> PausedQueue | None:

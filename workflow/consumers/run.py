@@ -68,10 +68,7 @@ class RunConsumer(LiveConsumer):
         return last
 
     def _after(self) -> int | None:
-        given = self.query.get("after", [""])[0]
-        if given.isascii() and given.isdigit() and len(given) <= 10 and int(given) <= MAX_SEQ:
-            return int(given)
-        return None
+        return history.place(self.query.get("after", [""])[0])
 
     async def _snapshot(self) -> int:
         assert self.run_id is not None

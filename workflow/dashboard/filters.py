@@ -131,7 +131,8 @@ def _add_text(value: str, parameters: dict[str, Any]) -> str:
         run_id = ids.run_of(UUID(whole[0]))
         parameters.update(low=run_id, high=run_id)
         return "id"
-    if _PREFIX.fullmatch(value) and (digits := value.replace("-", "")):
+    digits = value.replace("-", "")
+    if _PREFIX.fullmatch(value) and 0 < len(digits) <= 32:
         parameters.update(low=UUID(digits.ljust(32, "0")), high=UUID(digits.ljust(32, "f")))
         return "id"
     return "words"

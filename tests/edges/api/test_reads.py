@@ -289,8 +289,14 @@ def test_the_history_comes_in_pages(client):
         f"after={2**31}",
         f"after={NOBODY}",
         "after=1.0",
+        "after=+1",
+        "after=1_0",
+        "after=²",
+        "after=٣",
+        f"after={'0' * 5_000}",
         "limit=0",
         "limit=1001",
+        f"limit={'9' * 5_000}",
     ],
 )
 def test_a_bad_place_in_the_history_is_422(client, query):

@@ -65,6 +65,12 @@ def test_runs_are_found_by_what_the_form_offers(viewer: Client) -> None:
         assert ids_on(viewer.get(page, query)) == [str(run) for run in expected], query
 
 
+@pytest.mark.parametrize("q", ["a" * 33, f"{'a' * 16}--{'a' * 17}", "f" * 36, "-" * 36, "٣" * 32])
+def test_what_looks_nearly_like_an_id_is_looked_for_too(viewer: Client, q: str) -> None:
+    done = completed(correlation_id=q)
+    assert ids_on(viewer.get(url("runs"), {"q": q})) == [str(done)]
+
+
 def test_age_is_told_from_the_id(viewer: Client) -> None:
     done = completed()
     old = ids.new_run_id().int - (2 * 3_600_000 << 80)

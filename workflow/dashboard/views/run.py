@@ -127,19 +127,19 @@ def data(request: HttpRequest, run_id: UUID) -> HttpResponse:
 @page
 def history(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """All of the history, a page at a time, the oldest entries first."""
-    after = request.GET.get("after", "0")
-    if not (after.isascii() and after.isdigit() and int(after[:11]) <= histories.MAX_SEQ):
+    after = histories.place(request.GET.get("after", "0"))
+    if after is None:
         return render(
             request, "workflow/dashboard/bad.html", {"message": "after must be a number"}, status=400
         )
     if not _runs(run_id).exists():
         raise Http404("no such run")
-    entries, more = histories.page(run_id, int(after), HISTORY_PAGE)
+    entries, more = histories.page(run_id, after, HISTORY_PAGE)
     context = {
         "run_id": run_id,
         "entries": [_line(entry) for entry in entries],
         "more": more,
-        "after": int(after),
+        "after": after,
     }
     return render(request, "workflow/dashboard/history.html", context)
 
