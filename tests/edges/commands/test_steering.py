@@ -143,6 +143,17 @@ def test_cancel_says_why_in_the_history(manage):
     assert cancelled.data["by"].startswith("cli")
 
 
+def test_cancel_says_whether_what_the_run_has_done_is_undone(manage):
+    begun, fresh = (workflows.dispatch("commands-tea", {"tea": "sencha"}).run_id for _ in range(2))
+    park(begun)
+    told = f"Run {begun} is compensating: what it has done is undone.\n"
+    assert manage("workflow:cancel", str(begun), "--compensate") == (0, told, "")
+    assert Run.objects.get(id=begun).status == states.COMPENSATING
+    told = f"Run {fresh} is cancelled.\n"
+    assert manage("workflow:cancel", str(fresh), "--compensate") == (0, told, "")
+    assert Run.objects.get(id=fresh).status == states.CANCELLED
+
+
 @pytest.mark.parametrize("payload", [None, {"amount": 7}, False])
 def test_resume_satisfies_the_wait(manage, payload):
     run_id = workflows.dispatch("commands-tea", {"tea": "sencha"}).run_id
