@@ -43,6 +43,8 @@ NODE_STATUSES: Final = (
 RUN_LIVE: Final = (PENDING, RUNNING, WAITING, COMPENSATING)
 RUN_FORWARD: Final = (PENDING, RUNNING, WAITING)
 """A run that goes forward: it may still be cancelled, and its actions may still start."""
+RUN_PARKED: Final = (RUNNING, WAITING, COMPENSATING)
+"""A run that may be parked on something: it may be resumed."""
 RUN_TERMINAL: Final = (COMPLETED, COMPENSATED, FAILED, CANCELLED)
 NODE_LIVE: Final = (PENDING, RUNNING, WAITING)
 NODE_DONE: Final = (SKIPPED, COMPLETED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,8 +17,9 @@ from example_project.shop import gateway, webhooks
 from example_project.shop.orders import open_branch, orders_file, place
 from tests.browser.conftest import PATIENCE, OpenPage, Site, event, is_live, node, page_of
 from tests.kitchen import workflows as kitchen
-from workflow import workflows
+from workflow import Action, Fatal, Stage, Workflow, workflows
 from workflow.models import Run, RunEvent
+from workflow.registry import registry
 from workflow.testing import drain, settle
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
@@ -162,6 +164,28 @@ def test_a_wait_is_resumed_with_a_payload(open_page: OpenPage, site: Site) -> No
     assert workflows.status(run_id).run.state["guests"] == 2
     page.click("#data summary")
     expect(page.locator("#data-values")).to_contain_text('"guests": 2')
+
+
+def test_a_compensation_that_is_suspended_is_resumed(open_page: OpenPage) -> None:
+    def undo(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.wait_event("refunded", "refund")
+
+    def fail(state: dict[str, Any]) -> None:
+        raise Fatal("no")
+
+    actions = [Action("act", lambda state: None, compensate=undo), Action("fail", fail)]
+    with registry.isolated():
+        run_id = workflows.dispatch(Workflow("undoing", stages=[Stage("s", actions=actions)]), {}).run_id
+        drain(run_id)
+        page = open_page(page_of(run_id))
+        status(page, "compensating")
+        is_live(page)
+        page.click('#commands [data-command="resume"]')
+        page.get_by_role("button", name="Resume the run").click()
+        expect(page.locator("#history")).to_contain_text("step answered")
+        expect(page.locator("#commands a:visible")).to_have_count(0)
+        drain(run_id)
+        status(page, "compensated")
 
 
 def test_a_dialog_that_is_dismissed_does_nothing(open_page: OpenPage) -> None:

@@ -108,6 +108,8 @@ def _node(row: dict[str, Any], secrets: Iterable[str]) -> Frame:
     node["started_at"], node["finished_at"] = _text(row["started_at"]), _text(row["finished_at"])
     if row["compensate_attempt"]:
         node["compensate_attempt"] = row["compensate_attempt"]
+    if row["parked"]:
+        node["parked"] = True
     if row["status"] in states.NODE_LIVE:
         for name in ("due_at", "wait_until"):
             if row[name] is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from workflow.sql import events
-from workflow.sql.ledger import INTERRUPTED
+from workflow.sql.ledger import INTERRUPTED, SUSPENDED
 
 # --- dispatch -----------------------------------------------------------------------------------
 
@@ -305,15 +305,14 @@ FROM history ORDER BY seq
 (see `workflow.sql.settle.READY_JOBS`), else there is a new one. One history entry for each wait.
 """
 
-RESOLVE_STEPS: Final = """
+RESOLVE_STEPS: Final = f"""
 WITH answered AS (
     UPDATE workflow_step AS s
     SET status = 'completed', value = %(payload)s::jsonb, finished_at = clock_timestamp(),
         wait_event = NULL, wait_correlation = NULL, next_poll_at = NULL
     FROM workflow_node AS n
-    WHERE s.run_id = %(run)s AND s.status = 'waiting' AND s.kind IN ('event', 'poll')
-      AND n.id = s.node_id AND n.run_id = %(run)s
-      AND CASE s.phase WHEN 'run' THEN n.status = 'waiting' ELSE n.status = 'completed' AND n.due_at IS NOT NULL END
+    WHERE s.run_id = %(run)s AND n.id = s.node_id AND n.run_id = %(run)s
+      AND {SUSPENDED}
     RETURNING s.id, s.node_id, s.phase, s.key, n.path, n.unit
 ), due AS (
     UPDATE workflow_node AS n SET due_at = now() FROM answered WHERE n.id = answered.node_id AND n.due_at > now()

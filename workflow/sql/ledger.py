@@ -27,4 +27,9 @@ INTERRUPTED: Final = """status = 'failed', finished_at = now(), lease_token = NU
         error = jsonb_build_object('code', 'ACTION_FAILED', 'message', 'the run was over before this step was')"""
 """Set on rows whose body can store nothing any more: the lease that it worked under is gone."""
 
+SUSPENDED: Final = """s.status = 'waiting' AND s.kind IN ('event', 'poll')
+      AND CASE s.phase WHEN 'run' THEN n.status = 'waiting' ELSE n.status = 'completed' AND n.due_at IS NOT NULL END"""
+"""The ledger row `s` is one on which the handler of its node `n`, or that one's compensation, is suspended until an answer
+comes: what a command may settle, and a page offers to. A sleep is none."""
+
 LOAD_STEP: Final = LOAD_STEPS.rstrip() + " AND s.key = %s\n"

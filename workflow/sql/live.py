@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from workflow.sql.ledger import SUSPENDED
+
 
 def _short_error(table: str) -> str:
     return (
@@ -22,17 +24,22 @@ SELECT r.id, '' AS path, 'run' AS kind, r.status, NULL::int AS attempt, NULL::in
        NULL::float8 AS progress, NULL::bool AS has_output, {_short_error("r")} AS error,
        r.started_at, r.finished_at, NULL::timestamptz AS due_at,
        NULL::text AS wait_event, NULL::text AS wait_correlation, NULL::timestamptz AS wait_until,
-       r.seq, r.workflow, r.version, r.correlation_id, r.created_at, now() AS now
+       NULL::bool AS parked, r.seq, r.workflow, r.version, r.correlation_id, r.created_at, now() AS now
 FROM workflow_run AS r WHERE r.id = %(run)s
 UNION ALL
 SELECT n.id, n.path, n.kind, n.status, n.attempt, n.compensate_attempt, n.progress, n.output IS NOT NULL,
        {_short_error("n")}, n.started_at, n.finished_at, n.due_at, n.wait_event, n.wait_correlation, n.wait_until,
+       CASE n.kind
+           WHEN 'stage' THEN n.status = 'waiting' AND n.wait_outcome IS NULL
+           WHEN 'action' THEN (n.status = 'waiting' OR n.status = 'completed' AND n.due_at IS NOT NULL)
+               AND EXISTS (SELECT 1 FROM workflow_step AS s WHERE s.run_id = n.run_id AND s.node_id = n.id AND {SUSPENDED})
+       END,
        NULL, NULL, NULL, NULL, NULL, NULL
 FROM workflow_node AS n WHERE n.run_id = %(run)s
 ORDER BY 1
 """
 """A run and its nodes as one snapshot saw them, the run first, its payloads left out. Its `seq` says up to which
-history entry they are."""
+history entry they are. `parked` nodes are those that `resume` satisfies: it is the same rule."""
 
 RECENT: Final = f"""
 SELECT r.id, r.workflow, r.version, r.status, {_short_error("r")} AS error, r.correlation_id,

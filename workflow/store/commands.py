@@ -346,7 +346,7 @@ def resume(using: str, run_id: uuid.UUID, payload: str, data: dict[str, Any]) ->
     Raises ``RunNotFound``, and ``RunConflict`` when nothing is parked.
     """
     with transaction.atomic(using=using):
-        _lock(using, run_id, (states.RUNNING, states.WAITING, states.COMPENSATING), "resumed")
+        _lock(using, run_id, states.RUN_PARKED, "resumed")
         waits = _rows(using, sql.RESOLVE_WAITS, {"run": run_id, "outcome": f'{{"payload":{payload}}}'})
         steps = _rows(using, sql.RESOLVE_STEPS, {"run": run_id, "payload": payload})
         if not waits and not steps:

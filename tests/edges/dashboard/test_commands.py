@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.test import Client, override_settings
 
 from tests.edges.dashboard.conftest import HOSTILE, forms, text, url
 from tests.support.web import FAULTY, client_of, failed, person, waiting
-from workflow import Stage, Workflow, action, workflows
+from workflow import Action, Fatal, Stage, Workflow, action, workflows
 from workflow.models import Node, Run, RunEvent
 from workflow.testing import drain
 
@@ -59,25 +60,76 @@ def test_a_wait_is_resumed_with_a_payload(manager: Client, given: str, payload: 
     assert Node.objects.get(run_id=run_id, path="web-order.approve").output == payload
 
 
+def offers_resume(client: Client, run_id: UUID) -> bool:
+    page = client.get(url("run", run_id)).content.decode()
+    (link,) = re.findall(r'<a [^>]*data-command="resume"[^>]*>', page)
+    return "hidden" not in link
+
+
 def test_a_handler_that_is_suspended_is_resumed_with_a_payload(manager: Client) -> None:
     @action
     def ask(state: dict[str, Any], ctx: Any) -> Any:
         return ctx.step.wait_event("answer", "never")
 
-    def offers_resume() -> bool:
-        page = manager.get(url("run", run_id)).content.decode()
-        (link,) = re.findall(r'<a [^>]*data-command="resume"[^>]*>', page)
-        return "hidden" not in link
-
     run_id = workflows.dispatch(Workflow("asking", stages=[Stage("s", actions=[ask])]), {}).run_id
-    assert not offers_resume()
+    assert not offers_resume(manager, run_id)
     drain(run_id)
     assert Run.objects.get(pk=run_id).status == "running"
-    assert offers_resume()
+    assert offers_resume(manager, run_id)
     assert manager.post(url("resume", run_id), {"payload": '"by hand"'}).status_code == 302
     drain(run_id)
     assert Run.objects.get(pk=run_id).state == {"ask": "by hand"}
-    assert not offers_resume()
+    assert not offers_resume(manager, run_id)
+
+
+def test_a_compensation_that_is_suspended_is_resumed_with_a_payload(manager: Client) -> None:
+    undone: list[Any] = []
+
+    def undo(state: dict[str, Any], ctx: Any) -> None:
+        undone.append(ctx.step.wait_for("refunded", lambda: None, interval=600))
+
+    def fail(state: dict[str, Any]) -> None:
+        raise Fatal("no")
+
+    actions = [Action("act", lambda state: None, compensate=undo), Action("fail", fail)]
+    run_id = workflows.dispatch(Workflow("undoing", stages=[Stage("s", actions=actions)]), {}).run_id
+    drain(run_id)
+    assert Run.objects.get(pk=run_id).status == "compensating"
+    assert offers_resume(manager, run_id)
+    assert manager.post(url("resume", run_id), {"payload": '"in cash"'}).status_code == 302
+    assert not offers_resume(manager, run_id)
+    drain(run_id)
+    assert undone == ["in cash"]
+    assert Run.objects.get(pk=run_id).status == "compensated"
+    assert not offers_resume(manager, run_id)
+
+
+@pytest.mark.parametrize("compensates", [False, True])
+def test_what_resume_would_not_take_is_not_offered(manager: Client, compensates: bool) -> None:
+    """A sleep waits for a time, not for an answer."""
+
+    def nap(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.sleep("nap", 600)
+
+    def fail(state: dict[str, Any]) -> None:
+        raise Fatal("no")
+
+    ends = [Action("act", lambda state: None, compensate=nap), Action("fail", fail)]
+    actions = ends if compensates else [Action("act", nap)]
+    run_id = workflows.dispatch(Workflow("napping", stages=[Stage("s", actions=actions)]), {}).run_id
+    drain(run_id)
+    assert Run.objects.get(pk=run_id).status == ("compensating" if compensates else "running")
+    assert not offers_resume(manager, run_id)
+    assert manager.post(url("resume", run_id)).status_code == 409
+
+
+def test_a_wait_that_has_its_event_is_not_offered_again(manager: Client) -> None:
+    run_id = waiting("w-2")
+    assert offers_resume(manager, run_id)
+    assert manager.post(url("resume", run_id)).status_code == 302
+    assert Node.objects.get(run_id=run_id, path="web-order.approve").status == "waiting"
+    assert not offers_resume(manager, run_id)
+    assert manager.post(url("resume", run_id)).status_code == 409
 
 
 @pytest.mark.parametrize(

@@ -195,14 +195,14 @@ def _commands(request: HttpRequest, found: Mapping[str, Any]) -> dict[str, Any]:
     """What may be done with the run now, by this user."""
     status = found["run"]["status"]
     manage = may_manage(request)
-    # A stage that waits for an event, or a handler that is suspended in a step.
-    parked = any(node["status"] == states.WAITING for node in found["nodes"])
+    # A stage that waits for an event, or a handler, of a compensation too, that is suspended in a step.
+    parked = any("parked" in node for node in found["nodes"])
     back = any("compensate_attempt" in n or n["status"] == states.COMPENSATED for n in found["nodes"])
     return {
         "may_manage": manage,
         "can_cancel": manage and status in states.RUN_FORWARD,
         "can_retry": manage and status == states.FAILED and not back,
-        "can_resume": manage and status in (states.RUNNING, states.WAITING) and parked,
+        "can_resume": manage and status in states.RUN_PARKED and parked,
     }
 
 

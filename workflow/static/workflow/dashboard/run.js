@@ -134,7 +134,7 @@ function showRun() {
       if (!LIVE_NODE.includes(node.status)) done += 1;
     }
     undone ||= node.status === "compensated" || Boolean(node.compensate_attempt);
-    parked ||= node.status === "waiting"; // a stage, or a handler that is suspended in a step
+    parked ||= isParked(node);
   }
   setText(document.getElementById("done"), `${done} of ${leaves}`);
   const back = undone || ["compensating", "compensated"].includes(run.status);
@@ -143,8 +143,14 @@ function showRun() {
   if (may) {
     offer("cancel", ["pending", "running", "waiting"].includes(run.status));
     offer("retry", run.status === "failed" && !undone);
-    offer("resume", ["running", "waiting"].includes(run.status) && parked);
+    offer("resume", ["running", "waiting", "compensating"].includes(run.status) && parked);
   }
+}
+
+// A stage that waits, or a handler that is suspended in a step; a node that is completed, if its compensation is. The
+// snapshot said so, and what came since may have changed the node's status.
+function isParked(node) {
+  return Boolean(node.parked) && ["waiting", "completed"].includes(node.status);
 }
 
 function offer(name, possible) {
@@ -313,6 +319,11 @@ setInterval(() => {
     if (node.started_at && !node.finished_at && LIVE_NODE.includes(node.status) && elements.has(node.path)) showTook(node);
   }
 }, 1000);
+
+// A compensation that suspends itself adds nothing to the history, however late it does.
+setInterval(() => {
+  if (may && run?.status === "compensating" && !document.hidden && ![...nodes.values()].some(isParked)) live.refresh();
+}, 10_000);
 
 // --- timeline, data and details ------------------------------------------------------------------
 
