@@ -1,6 +1,7 @@
 """Which runs a user may see: ``WORKFLOW["CAN_VIEW_RUN"]``, asked of those who have the general permission.
 
-A run that is refused looks as one that does not exist. Whoever has no hook pays nothing for it.
+A run that is refused looks as one that does not exist. Whoever has no hook pays nothing for it. Also what a user is
+called in the history of the runs that they steer.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from uuid import UUID
 
+from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
 from workflow.conf import conf
 from workflow.errors import RunNotFound
+from workflow.manager import arguments
 from workflow.models import Run
 
 logger = logging.getLogger("workflow")
@@ -40,6 +43,18 @@ def hook() -> Hook | None:
         raise TypeError(f"{found!r} is async, and must be a plain function")
     checked: Hook = found
     return checked
+
+
+def who(request: HttpRequest) -> str | None:
+    """Who asks, for ``by=``: the user's name as far as it can be kept, or the key of one who has none.
+
+    None when there is no user, as behind an ``authorize`` of a project's own.
+    """
+    user: Any = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        return None
+    name = str(user.get_username() or "")[: arguments.MAX_TEXT]
+    return name or (None if user.pk is None else f"user {user.pk}"[: arguments.MAX_TEXT])
 
 
 def may_view(user: Any, run_id: UUID) -> bool:

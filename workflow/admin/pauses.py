@@ -14,7 +14,7 @@ from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from workflow import workflows
+from workflow import viewing, workflows
 from workflow.admin import shown
 from workflow.admin.base import Base
 from workflow.conf import conf
@@ -115,14 +115,14 @@ class PausedQueueAdmin(Base):
         return ["shown_queue", "in_effect", "shown_by", "paused_at"]
 
     def save_model(self, request: HttpRequest, obj: PausedQueue, form: Any, change: bool) -> None:
-        workflows.pause_queue(obj.queue, until=_aware(obj.until), reason=obj.reason, by=_by(request))
+        workflows.pause_queue(obj.queue, until=_aware(obj.until), reason=obj.reason, by=viewing.who(request))
 
     def delete_model(self, request: HttpRequest, obj: PausedQueue) -> None:
-        workflows.resume_queue(obj.queue, by=_by(request))
+        workflows.resume_queue(obj.queue, by=viewing.who(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[PausedQueue]) -> None:
         for queue in sorted(queryset.values_list("queue", flat=True)):
-            workflows.resume_queue(queue, by=_by(request))
+            workflows.resume_queue(queue, by=viewing.who(request))
 
     @admin.display(description="queue")
     def shown_queue(self, pause: PausedQueue) -> str:
@@ -144,7 +144,3 @@ class PausedQueueAdmin(Base):
 def _aware(moment: datetime | None) -> datetime | None:
     """As the manager wants it; where ``USE_TZ`` is False a form's times are in the current time zone."""
     return moment if moment is None or timezone.is_aware(moment) else timezone.make_aware(moment)
-
-
-def _by(request: HttpRequest) -> str:
-    return str(request.user.get_username())

@@ -18,7 +18,6 @@ from workflow.admin.base import ReadOnlyAdmin, as_uuid
 from workflow.admin.filters import CreatedFilter, RunStatusFilter, WorkflowFilter
 from workflow.admin.paging import values
 from workflow.conf import conf
-from workflow.manager import arguments
 from workflow.models import Job, Node, Run
 from workflow.overview import pause_of_run
 from workflow.redact import redact, redact_error, redact_text
@@ -169,17 +168,17 @@ class RunAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Retry the selected runs from their failure", permissions=["manage"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
-        by = _who(request)
+        by = viewing.who(request)
         self._steer(request, queryset, "retried", lambda run_id: workflows.retry(run_id, by=by))
 
     @admin.action(description="Cancel the selected runs", permissions=["manage"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
-        by = _who(request)
+        by = viewing.who(request)
         self._steer(request, queryset, "cancelled", lambda run_id: workflows.cancel(run_id, by=by))
 
     @admin.action(description="Resume the selected runs without a payload", permissions=["manage"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
-        by = _who(request)
+        by = viewing.who(request)
         self._steer(request, queryset, "resumed", lambda run_id: workflows.resume(run_id, by=by))
 
     def _steer(
@@ -203,10 +202,6 @@ class RunAdmin(ReadOnlyAdmin):
 
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count:,} runs"
-
-
-def _who(request: HttpRequest) -> str | None:
-    return str(request.user.get_username())[: arguments.MAX_TEXT] or None
 
 
 def _in_short(data: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from django.middleware.csrf import CsrfViewMiddleware
 
 from workflow.api import refusals, wire
 from workflow.api.refusals import Refused
-from workflow.manager import arguments
 
 Authorize = Callable[[HttpRequest], bool]
 
@@ -63,14 +62,6 @@ class Gate:
                 allowed.close()
             raise TypeError(f"authorize must be a plain function, not {self._authorize!r}")
         return bool(allowed)
-
-
-def who(request: HttpRequest) -> str | None:
-    """The user's name, for the history; None when there is no user, as behind an ``authorize`` of its own."""
-    user = getattr(request, "user", None)
-    if user is None or not user.is_authenticated:
-        return None
-    return str(user.get_username())[: arguments.MAX_TEXT] or None
 
 
 def _is_async(function: Any) -> bool:

@@ -13,7 +13,6 @@ from django.utils.cache import get_conditional_response
 
 from workflow import bulk, history, viewing, workflows
 from workflow.api import refusals, schemas, wire
-from workflow.api.access import who
 from workflow.conf import conf
 from workflow.errors import RunNotFound
 from workflow.manager import arguments
@@ -32,7 +31,7 @@ class Call:
 
     @property
     def by(self) -> str | None:
-        return who(self.request)
+        return viewing.who(self.request)
 
     @property
     def user(self) -> Any:

@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 
-from workflow import terminal, workflows
+from workflow import terminal, viewing, workflows
 from workflow.conf import conf
 from workflow.dashboard.access import command
 from workflow.errors import NodeUnknown, PayloadInvalid, RunNotFound, WorkflowError
@@ -26,7 +26,7 @@ def retry(request: HttpRequest, run_id: UUID) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
     path = given.get("from_node", "").strip() or None
 
-    def act(by: str) -> None:
+    def act(by: str | None) -> None:
         workflows.retry(run_id, path, by=by)
 
     return _handle(request, run_id, "retry", act, from_node=path or "")
@@ -37,7 +37,7 @@ def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """The run ends at once."""
     reason = request.POST.get("reason", "").strip()
 
-    def act(by: str) -> None:
+    def act(by: str | None) -> None:
         if len(reason) > MAX_REASON:
             raise ValueError(f"a reason has at most {MAX_REASON} characters")
         workflows.cancel(run_id, reason or None, by=by)
@@ -50,14 +50,14 @@ def resume(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """What the run waits for is taken as having come, with the payload that the form has."""
     text = request.POST.get("payload", "").strip()
 
-    def act(by: str) -> None:
+    def act(by: str | None) -> None:
         workflows.resume(run_id, _payload(text), by=by)
 
     return _handle(request, run_id, "resume", act, payload=text)
 
 
 def _handle(
-    request: HttpRequest, run_id: UUID, name: str, act: Callable[[str], None], **values: str
+    request: HttpRequest, run_id: UUID, name: str, act: Callable[[str | None], None], **values: str
 ) -> HttpResponse:
     run = Run.objects.using(conf.DATABASE).filter(pk=run_id).values("id", "workflow", "status").first()
     if run is None:
@@ -67,7 +67,7 @@ def _handle(
     if request.method != "POST":
         return render(request, "workflow/dashboard/command.html", context)
     try:
-        act(_who(request))
+        act(viewing.who(request))
     except RunNotFound:
         raise Http404("no such run") from None
     except WorkflowError as error:
@@ -78,11 +78,6 @@ def _handle(
         context["refused"] = terminal.one_line(error, 500)
         return render(request, "workflow/dashboard/command.html", context, status=422)
     return HttpResponseRedirect(f"{reverse('workflow_dashboard:run', args=[run_id])}?notice={name}")
-
-
-def _who(request: HttpRequest) -> str:
-    """The user's name, for the run's history."""
-    return str(request.user.get_username())[:255] or f"user {request.user.pk}"
 
 
 def _payload(text: str) -> Any:
