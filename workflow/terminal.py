@@ -9,7 +9,7 @@ been masked before it comes here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ _COLOURS: Final = {
     states.CANCELLED: "bright_black",
 }
 _FACT_STYLES: Final = {"error": "red", "workers": "yellow", "queue": "yellow"}
-_SYMBOLS: Final = {
+SYMBOLS: Final[Mapping[str, str]] = {
     states.PENDING: "·",
     states.RUNNING: "▸",
     states.WAITING: "◷",
@@ -47,8 +47,9 @@ _SYMBOLS: Final = {
     states.COMPLETED: "✓",
     states.COMPENSATED: "↶",
     states.FAILED: "✗",
-    states.CANCELLED: "✗",
+    states.CANCELLED: "⊘",
 }
+"""A character for each status, of runs and nodes, in a terminal and on pages alike; `run.js` has the same."""
 
 
 # Text
@@ -279,7 +280,7 @@ def _label(node: NodeInfo, now: datetime, ascii_only: bool) -> Text:
     colour = _COLOURS.get(node.status, "")
     label = Text(overflow="fold")
     if not ascii_only:
-        label.append(_SYMBOLS.get(node.status, "?") + " ", style=colour)
+        label.append(SYMBOLS.get(node.status, "?") + " ", style=colour)
     label.append(_name(node), style="" if node.kind == states.ACTION else "bold")
     label.append("  " + printable(node.status), style=colour)
     for note in node_notes(node, now):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from workflow import terminal
+
 PACKAGE = Path(__file__).resolve().parents[2] / "workflow"
 STATIC = PACKAGE / "static" / "workflow"
 SCRIPTS = sorted(STATIC.rglob("*.js"))
@@ -54,6 +56,12 @@ def test_no_script_makes_markup_or_code_of_a_text(file: Path) -> None:
 def test_every_page_escapes_what_it_shows(file: Path) -> None:
     text = file.read_text()
     assert not re.search(r"\|\s*(safe|safeseq)\b|\{%\s*autoescape\s+off", text)
+
+
+def test_a_live_page_draws_the_symbols_that_the_server_draws() -> None:
+    script = (STATIC / "dashboard" / "run.js").read_text()
+    [table] = re.findall(r"const SYMBOLS = \{(.*?)\};", script, re.DOTALL)
+    assert dict(re.findall(r'(\w+): "(.)"', table)) == terminal.SYMBOLS
 
 
 def test_the_readme_shows_the_pages() -> None:

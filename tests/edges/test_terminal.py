@@ -321,6 +321,19 @@ def test_a_tree_too_tall_for_the_screen_folds_what_went_well():
     assert whole.count(" a  completed") == 20
 
 
+@pytest.mark.parametrize("status", states.NODE_STATUSES)
+def test_a_node_has_the_symbol_of_its_status(status: str):
+    shown = without_colours(in_colours(terminal.run_view(tree(an_action("charge", status=status)), NOW)))
+    assert f"{terminal.SYMBOLS[status]} charge  {status}" in shown
+
+
+def test_what_was_cancelled_does_not_look_as_what_failed():
+    alike = {states.COMPENSATING, states.COMPENSATED}  # the same at work and done
+    assert set(terminal.SYMBOLS) == {*states.RUN_STATUSES, *states.NODE_STATUSES}
+    others = [symbol for status, symbol in terminal.SYMBOLS.items() if status not in alike]
+    assert len(set(others)) == len(others)
+
+
 def test_an_ascii_terminal_gets_ascii():
     status = tree(an_action("charge", status=states.RUNNING, progress=10.0))
     assert in_colours(terminal.run_view(status, NOW, ascii_only=True), encoding="ascii").isascii()

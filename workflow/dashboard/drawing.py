@@ -9,22 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from workflow import states, terminal
 from workflow.definitions import Action, Pipeline, Stage, Tree, TreeNode, WaitFor, Workflow
-
-SYMBOLS: Final[Mapping[str, str]] = {
-    states.PENDING: "·",
-    states.RUNNING: "▸",
-    states.WAITING: "◷",
-    states.SKIPPED: "↷",
-    states.COMPLETED: "✓",
-    states.FAILED: "✗",
-    states.COMPENSATED: "↶",
-    states.CANCELLED: "⊘",
-    states.COMPENSATING: "↶",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +95,7 @@ def _name(node: TreeNode) -> str:
 
 def _fill(drawn: Drawn, node: Mapping[str, Any], now: datetime) -> None:
     drawn.status = node["status"]
-    drawn.symbol = SYMBOLS.get(node["status"], "?")
+    drawn.symbol = terminal.SYMBOLS.get(node["status"], "?")
     if node["status"] != states.COMPENSATED:  # it "finished" when it was undone
         drawn.took = took(node["started_at"], node["finished_at"], now)
     drawn.progress = node["progress"] if node["status"] in states.NODE_LIVE else None

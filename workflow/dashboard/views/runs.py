@@ -14,7 +14,6 @@ from workflow.conf import conf
 from workflow.dashboard import filters, reading
 from workflow.dashboard.access import page
 from workflow.dashboard.charts import chart
-from workflow.dashboard.drawing import SYMBOLS
 from workflow.times import aware
 
 OVERVIEW_AGE = 2.0
@@ -78,7 +77,7 @@ def _row(row: reading.Row, now: datetime) -> RunRow:
         workflow=row["workflow"],
         version=row["version"],
         status=row["status"],
-        symbol=SYMBOLS.get(row["status"], "?"),
+        symbol=terminal.SYMBOLS.get(row["status"], "?"),
         correlation=terminal.one_line(row["correlation_id"], 80) if row["correlation_id"] is not None else "",
         created_at=created,
         age=terminal.duration((now - created).total_seconds()),
@@ -99,7 +98,7 @@ def overview() -> dict[str, Any]:
         "counts": [
             {
                 "status": c.status,
-                "symbol": SYMBOLS[c.status],
+                "symbol": terminal.SYMBOLS[c.status],
                 "text": _number(c.number, c.exact),
                 "exact": c.exact,
             }
