@@ -218,6 +218,7 @@ class Job(models.Model):
     """What is to be executed. `node_id` is the unit's node, the run itself (compensation), an event (delivery), or what
     waits for one, a node or a row of the ledger (check).
 
+    Of a check it is the stage that waits, and `run` is None, or the ledger row on which a handler is suspended.
     A job is claimed while it has a `lease_token`; `attempt` counts its claims, less those given
     back. Leased rows change under their run's lock only, except for the heartbeat's `locked_at` and for those
     that their own worker gives back.
