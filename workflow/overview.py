@@ -21,10 +21,10 @@ from workflow.models import Job, PausedQueue, Run
 from workflow.results import PausedQueueInfo
 from workflow.sql import overview as sql
 from workflow.sql.arrays import plain
-from workflow.steps import FOR_EVER
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort
 from workflow.store.workers import Unserved, silent_after, unserved_now
+from workflow.times import FOR_EVER
 
 WINDOWS: Final = (60.0, 300.0)
 """Seconds over which rates are taken."""

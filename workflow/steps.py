@@ -31,6 +31,7 @@ from workflow.signals import LEASE_LOST, Signal
 from workflow.sql import ledger as sql
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.settle import Lease
+from workflow.times import FOR_EVER
 
 T = TypeVar("T")
 Seconds = float | timedelta
@@ -39,8 +40,6 @@ NAMES = {"run": "run", "sleep": "sleep", "poll": "wait_for", "event": "wait_even
 """What each kind of ledger row is called as a method."""
 MIN_POLL_LEASE = 60.0
 """A poll in hand says in the ledger that the next is not due for so many seconds, however short its interval."""
-FOR_EVER = 10 * 365.25 * 86_400
-"""Seconds that a step without a timeout waits before it looks again."""
 
 
 class Suspend(BaseException):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -12,6 +12,9 @@ from django.utils import timezone
 from pydantic import BaseModel
 
 Model = TypeVar("Model", bound=BaseModel)
+
+FOR_EVER: Final = 10 * 365.25 * 86_400
+"""Seconds: the longest that anything waits. What has no end is looked at again after that."""
 
 
 def aware(at: datetime, using: str) -> datetime:

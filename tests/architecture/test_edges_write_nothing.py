@@ -19,7 +19,7 @@ FILES = sorted(
 )
 READING = ("arrays", "dashboard", "lists", "live", "overview")
 """Modules of `sql` that the edges may have statements from."""
-NOT_WRITING = ("pipeline", "ports", "workers")
+NOT_WRITING = ("pipeline", "poolers", "ports", "workers")
 """Modules of `store` that they may use: connections, and who is alive."""
 WRITES = re.compile(r"^a?(save|delete|(bulk_|get_or_|update_or_)?create|bulk_update)$")
 WRITING_SQL = re.compile(

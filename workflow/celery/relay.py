@@ -22,6 +22,7 @@ from workflow.conf import conf
 from workflow.sql import claim as claim_sql
 from workflow.sql import rings as sql
 from workflow.sql.arrays import plain
+from workflow.store.poolers import is_direct
 from workflow.store.ports import BY_INDEX, connection_parameters
 from workflow.store.trouble import is_connection_lost
 from workflow.transports.celery import Unreachable
@@ -172,8 +173,7 @@ class Relay:
             # Nothing is prepared: a plan that was made when nothing was due would be kept for a backlog.
             connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
             self._connection = connection
-            (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (None,)
-            self._listens = pid == connection.info.backend_pid  # else a pooler stands between
+            self._listens = is_direct(connection)
             if self._listens:
                 connection.execute(BY_INDEX)
                 connection.execute(f"LISTEN {JOBS}")

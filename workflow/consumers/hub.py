@@ -25,7 +25,8 @@ from workflow.conf import conf
 from workflow.consumers.reading import Frame, parsed
 from workflow.sql import live as sql
 from workflow.sql.arrays import plain
-from workflow.store.ports import AsyncPort
+from workflow.store.poolers import ais_direct
+from workflow.store.ports import AsyncPort, parameters_of
 
 logger = logging.getLogger("workflow")
 
@@ -71,7 +72,7 @@ class Hub:
         self._hears = False
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving = asyncio.Event()
-        self._port = AsyncPort(connection_parameters, "workflow live")
+        self._port = AsyncPort(_parameters, "workflow live")
 
     # --- watchers -------------------------------------------------------------------------------
 
@@ -236,11 +237,11 @@ class Hub:
         while True:
             try:
                 connection = await psycopg.AsyncConnection.connect(
-                    **{"application_name": "workflow live listener", **connection_parameters()},
+                    **{"application_name": "workflow live listener", **_parameters()},
                     autocommit=True,
                 )
                 async with connection:
-                    if await _is_pooled(connection):
+                    if not await ais_direct(connection):
                         logger.warning("a pooler stands before PostgreSQL: live pages look every %g s", POLL)
                         return
                     await connection.execute(f"LISTEN {progress.CHANNEL}")
@@ -341,18 +342,8 @@ async def _either(receiving: Coroutine[Any, Any, Frame], other: asyncio.Task[Non
         task.cancel()
 
 
-async def _is_pooled(connection: psycopg.AsyncConnection[Any]) -> bool:
-    cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
-    row = await cursor.fetchone()
-    return row is None or row[0] != connection.info.backend_pid
-
-
-def connection_parameters() -> dict[str, Any]:
-    """What psycopg needs for a connection beside Django's own; touches none of those."""
-    parameters = dict(connections[conf.DATABASE].get_connection_params())
-    for name in ("cursor_factory", "context", "prepare_threshold", "pool", "isolation_level"):
-        parameters.pop(name, None)
-    return parameters
+def _parameters() -> dict[str, Any]:
+    return parameters_of(connections[conf.DATABASE])
 
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()

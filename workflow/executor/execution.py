@@ -37,8 +37,7 @@ from workflow.plan import (
     fault,
 )
 from workflow.signals import CANCELLED, LEASE_LOST, SHUTDOWN, TIMEOUT
-from workflow.sql import claim as claim_sql
-from workflow.sql.arrays import plain
+from workflow.store import claims as claims_store
 from workflow.store.claims import Claim, Misfit, read_again, snapshots
 from workflow.store.settle import Rejected, Settlement
 from workflow.store.trouble import is_connection_lost
@@ -219,10 +218,7 @@ class Execution:
 
     async def _loss(self) -> str | None:
         """Why the lease is gone, None when it is not."""
-        lease = self.lease
-        question = (plain([lease.token]), plain([lease.job_id]), plain([lease.run_id]))
-        rows = (await self._runtime.port.run([(claim_sql.LOST, question)]))[0]
-        return rows[0][1] if rows else None
+        return (await claims_store.lost(self._runtime.port, [self.lease])).get(self.lease.token)
 
     def _is_lost(self) -> bool:
         return self.lost is not None

@@ -54,10 +54,6 @@ WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND (s.wait_event IS NOT N
 ORDER BY s.id LIMIT %s
 """
 
-LOCK_RUNS: Final = """
-SELECT 1 FROM workflow_run WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE
-"""
-
 _WAKE: Final = f"""
 woken AS (
     INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)

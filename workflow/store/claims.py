@@ -308,6 +308,18 @@ def _told(claim: Claim, reason: str | None) -> str | None:
     return f"{UNBEGUN}: {reason or 'given back by its worker'}"
 
 
+async def lost(port: Port, leases: Iterable[Lease]) -> dict[str, str]:
+    """Which of these leases are gone, by their tokens: `cancelled`, or `lease-lost`."""
+    asked = list(leases)
+    question = (
+        plain([lease.token for lease in asked]),
+        plain([lease.job_id for lease in asked]),
+        plain([lease.run_id for lease in asked]),
+    )
+    rows = (await port.run([(sql.LOST, question)]))[0]
+    return dict(rows)
+
+
 async def release_stranded(port: Port, worker_id: str, known: Iterable[str]) -> tuple[int, int]:
     """Gives back the worker's jobs that carry none of these tokens, attempts included: how many it was, and how many
     are left because somebody has locked them.

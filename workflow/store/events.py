@@ -11,6 +11,7 @@ from uuid import UUID
 import psycopg
 
 from workflow.sql import events as sql
+from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
 from workflow.store.pipeline import Rows
 from workflow.store.ports import Port
@@ -88,7 +89,7 @@ async def _rounds(port: Port, page: Rows, *resolve: str) -> Rows:
     resolved: Rows = []
     waits = plain([row[0] for row in page])
     runs = plain(sorted({row[1] for row in page}))
-    statements = [(sql.LOCK_RUNS, (runs,)), *((statement, (waits,)) for statement in resolve)]
+    statements = [(settle_sql.LOCK_RUNS, (runs,)), *((statement, (waits,)) for statement in resolve)]
     while rows := (await port.run(statements))[-1]:
         resolved += rows
     return resolved

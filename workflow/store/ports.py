@@ -20,6 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from workflow.conf import conf
 from workflow.store.pipeline import Pipeline, Rows, Statement
+from workflow.store.poolers import ais_direct
 
 logger = logging.getLogger("workflow")
 
@@ -129,18 +130,23 @@ def connection_parameters(using: str | None = None) -> dict[str, Any]:
     """What psycopg needs to reach the database that Django's `DATABASES` names; Django's own options left out."""
     wrapper = connections[using or conf.DATABASE]
     wrapper.ensure_connection()  # an embedded server is started by Django's backend, on first use
+    parameters = parameters_of(wrapper)
+    wrapper.close()
+    return parameters
+
+
+def parameters_of(wrapper: BaseDatabaseWrapper) -> dict[str, Any]:
+    """The same, without touching any connection of Django's."""
     parameters = {**_PATIENCE, **wrapper.get_connection_params()}
     for name in ("cursor_factory", "context", "prepare_threshold", "pool", "isolation_level"):
         parameters.pop(name, None)
-    wrapper.close()
     return parameters
 
 
 class AsyncPort:
     """One asynchronous connection, opened when needed and again after a failure.
 
-    Statements are prepared on the server unless a pooler stands between: then the process id that
-    the server reports is not the one that the connection was given, and nothing may outlive a transaction.
+    Statements are prepared on the server unless a pooler stands between: then nothing may outlive a transaction.
     """
 
     def __init__(self, parameters: Callable[[], dict[str, Any]], name: str) -> None:
@@ -177,9 +183,7 @@ class AsyncPort:
             await self._drop()
             parameters = {"application_name": self._name, **self._parameters()}
             connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
-            cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
-            row = await cursor.fetchone()
-            direct = row is not None and row[0] == connection.info.backend_pid
+            direct = await ais_direct(connection)
             if direct:
                 await connection.execute(f"{BY_INDEX}; SET lock_timeout = {_LOCK_TIMEOUT}", prepare=False)
             self._connection, self._pipeline = connection, Pipeline(connection, direct=direct)

@@ -23,6 +23,8 @@ from django.db import ProgrammingError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
+from workflow.store.poolers import is_direct
+
 CALLS_UNPREPARED: Final = 4
 """Calls on a connection before the server is asked whether it is reached directly, which is a round trip."""
 
@@ -63,17 +65,11 @@ def _may_prepare(connection: BaseDatabaseWrapper, raw: _Raw) -> bool:
         _calls[raw] = calls + 1
         return False
     if calls == CALLS_UNPREPARED:
-        direct = not connection.settings_dict["OPTIONS"].get("pool") and _is_direct(connection)
+        with connection.wrap_database_errors:
+            direct = not connection.settings_dict["OPTIONS"].get("pool") and is_direct(raw)
         _calls[raw] = calls + 1 if direct else _NEVER
         return direct
     return True
-
-
-def _is_direct(connection: BaseDatabaseWrapper) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        found: bool = cursor.fetchone()[0] == connection.connection.info.backend_pid
-    return found
 
 
 def _run_prepared(connection: BaseDatabaseWrapper, raw: _Raw, sql: str, parameters: Sequence[Any]) -> Row:

@@ -17,6 +17,7 @@ import psycopg
 from django.utils.module_loading import import_string
 
 from workflow.conf import conf
+from workflow.store.poolers import ais_direct
 
 logger = logging.getLogger("workflow")
 
@@ -50,9 +51,7 @@ class Doorbell:
                     **{"application_name": "workflow listener", **self._parameters()}, autocommit=True
                 )
                 async with connection:
-                    cursor = await connection.execute("SELECT pg_backend_pid()")
-                    row = await cursor.fetchone()
-                    if row is None or row[0] != connection.info.backend_pid:
+                    if not await ais_direct(connection):
                         logger.warning(
                             "a pooler stands before PostgreSQL: no notifications, polling every %g s",
                             conf.POLL_INTERVAL,

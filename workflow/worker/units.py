@@ -13,8 +13,7 @@ import psycopg
 from workflow.conf import conf
 from workflow.executor import Execution, give_back
 from workflow.signals import LEASE_LOST
-from workflow.sql import claim as claim_sql
-from workflow.sql.arrays import plain
+from workflow.store import claims as claims_store
 from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.worker.outage import Outage
 from workflow.worker.runtime import WorkerRuntime
@@ -123,14 +122,9 @@ class Units:
     async def _look(self) -> None:
         while True:
             self._look_again = False
-            held = list(self._executions.values())
-            question = (
-                plain(e.lease.token for e in held),
-                plain(e.lease.job_id for e in held),
-                plain(e.lease.run_id for e in held),
-            )
+            leases = [execution.lease for execution in self._executions.values()]
             try:
-                rows = (await self._runtime.port.run([(claim_sql.LOST, question)]))[0]
+                lost = await claims_store.lost(self._runtime.port, leases)
             except psycopg.Error as error:
                 if is_in_the_way(error):
                     return  # the next look finds out
@@ -138,7 +132,7 @@ class Units:
                     raise
                 self._outage.lost("looking after leases", error)
                 return
-            for token, reason in rows:
+            for token, reason in lost.items():
                 self._lose(token, reason)
             if not self._look_again:
                 return
