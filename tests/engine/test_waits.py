@@ -10,7 +10,18 @@ import pytest
 from django.db.models.functions import Now
 
 from tests.support.runs import history, names, node, statuses
-from workflow import Action, Pipeline, RunConflict, Stage, WaitFor, Workflow, parallel, sweeps, workflows
+from workflow import (
+    Action,
+    Fatal,
+    Pipeline,
+    RunConflict,
+    Stage,
+    WaitFor,
+    Workflow,
+    parallel,
+    sweeps,
+    workflows,
+)
 from workflow.models import Event, Job, Node
 from workflow.results import RunHandle
 from workflow.store import claims
@@ -471,3 +482,22 @@ def test_a_wait_that_was_restored_on_another_server_is_woken_by_what_is_publishe
     drain(handle.run_id)
     status = handle.status()
     assert (status.run.status, status.run.state) == ("completed", {"wait": 7})
+
+
+def test_a_wait_that_is_done_again_is_given_what_has_happened_already() -> None:
+    """With a correlation: without one it waits for what comes from now on."""
+
+    def fails(state: dict[str, Any]) -> None:
+        raise Fatal("not this time")
+
+    for name, correlate, after in (("again", "order", "failed"), ("anew", None, "waiting")):
+        wait = Stage("wait", wait_for=WaitFor("paid", correlate=correlate))
+        tree = Workflow(name, stages=[wait, Stage("s", actions=[Action("a", fails)])], on_failure="halt")
+        handle = workflows.dispatch(tree, {"order": "o-1"})
+        drain(handle.run_id)
+        workflows.publish("paid", {"n": 1}, correlation="o-1")
+        drain()
+        assert handle.status().run.status == "failed"
+        workflows.retry(handle.run_id, from_node=f"{name}.wait")
+        drain()
+        assert handle.status().run.status == after
