@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import SyncToAsync
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.utils import OperationalError
 from pytest_django import DjangoDbBlocker
@@ -34,6 +35,14 @@ def django_db_modify_db_settings(
             pytest.exit(f"the tests need PostgreSQL: {reason}", returncode=1)
         finally:
             probe.close()
+
+
+@pytest.fixture(autouse=True)
+def _async_orm() -> Iterator[None]:
+    """Async code uses the ORM in one thread of the process: no test hands its connections there to the next, whole or
+    cut."""
+    yield
+    SyncToAsync.single_thread_executor.submit(connections.close_all).result(60)
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ def cluster() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="saga-cluster-"))
     made = Cluster(folder / "postgres")
     entry = connections.settings["default"]
-    before = dict(entry)
+    before, wrapper = dict(entry), connections["default"]
     try:
         made.ensure_running()
         connections.close_all()
@@ -50,7 +50,7 @@ def cluster() -> Iterator[Cluster]:
         connections.close_all()
         entry.clear()
         entry.update(before)
-        del connections["default"]
+        connections["default"] = wrapper  # the one that is closed before the test database is dropped
         made.stop(force=True)
         shutil.rmtree(folder, ignore_errors=True)
 

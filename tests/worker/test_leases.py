@@ -230,7 +230,8 @@ def test_a_sweep_passes_by_what_it_may_not_touch(workers: Launcher, monkeypatch:
 
 def test_a_worker_that_finishes_just_before_the_sweep_has_finished(workers: Launcher) -> None:
     """The sweep has seen a stale lease and waits to write; meanwhile its worker completes the run (C1)."""
-    first = workers.start("settle.before:running-completed=stop@1")
+    # Its own sweep would find the lease too, and might be the first that writes once the run is free.
+    first = workers.start("settle.before:running-completed=stop@1", settings={"SWEEP_INTERVAL": 3600})
     handle = dispatch("plain")
     eventually(first.is_stopped)
     lose_leases(first.pid)
