@@ -33,7 +33,7 @@ from workflow.executor.transactions import CheckpointRefused, Transaction
 from workflow.executor.values import Invalid, copy_json, encode_output, validated
 from workflow.failures import describe
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
-from workflow.signals import Signal
+from workflow.signals import SHUTDOWN, Signal
 from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
 from workflow.steps import Steps, Suspend
@@ -118,6 +118,7 @@ class Attempt:
         self.compensating = compensating
         self.signal = Signal()
         self.user_code = UserCode()
+        self.made = time.monotonic()
         self.begun: float | None = None
         """When user code was entered, on this process's own clock: what the timeout is measured from."""
         self.leaves_steps = False
@@ -148,11 +149,25 @@ class Attempt:
         """Whether the handler runs in one transaction with its checkpoint."""
         return self.action.atomic and not self.handler.is_async and self._undoing is None
 
+    @property
+    def waited(self) -> float:
+        """Seconds for which it has waited for a thread."""
+        return (time.monotonic() if self.begun is None else self.begun) - self.made
+
     # --- running --------------------------------------------------------------------------------
+
+    def drop(self) -> bool:
+        """Keeps an attempt that waits for its turn from calling its handler; False when it is at work already."""
+        with self._lock:
+            if self.begun is not None:
+                return False
+            self.signal.abort(SHUTDOWN)
+            return True
 
     def run(self) -> Outcome:
         """Calls a plain handler in this thread."""
-        self.begun = time.monotonic()
+        with self._lock:
+            self.begun = time.monotonic()
         try:
             self.signal.raise_if_aborted()  # it waited for a thread, and nobody waits for it any more
             failpoints.hit("attempt.before")

@@ -73,6 +73,8 @@ class Execution:
         self.timer: TimerHandle | None = None
         self.claimed_at = self.since = time.monotonic()
         """Since when it has the job, and since when as the node that it is now, on this process's own clock."""
+        self.waited = 0.0
+        """Seconds since then in which its handlers waited for a thread."""
         self.wake: Callable[[], None] = _nobody
         """Set by a runtime that waits for facts; called whenever there may be something to do."""
         self._runtime = runtime
@@ -102,6 +104,7 @@ class Execution:
             if not self.counts(attempt):
                 return False
             del self.attempts[attempt.ordinal]
+            self.waited += attempt.waited
             self._has_steps = self._has_steps or attempt.leaves_steps
         self.inbox.append(fact)
         self.wake()
@@ -121,10 +124,19 @@ class Execution:
         attempt.user_code.interrupt()
         return True
 
-    def expire_unit(self, seconds: float) -> None:
-        """Ends what is in hand: the unit has been at work for too long."""
+    def expire_unit(self, seconds: float) -> float:
+        """Ends what is in hand of a unit that has been at work for that long, without its waits for a thread. Returns in
+        how many seconds to look again.
+        """
+        again, now = seconds, time.monotonic()
         for attempt in list(self.attempts.values()):
-            self.expire(attempt, FailureCode.UNIT_TIMEOUT, seconds)
+            if attempt.begun is None:
+                again = min(again, seconds / 10)
+            elif (left := self.since + self.waited + attempt.waited + seconds - now) > 0.001:
+                again = min(again, left)
+            else:
+                self.expire(attempt, FailureCode.UNIT_TIMEOUT, seconds)
+        return again
 
     def abandon(self, reason: str) -> None:
         """The lease is gone: asks handlers to stop, and takes nothing from them any more."""
@@ -145,6 +157,9 @@ class Execution:
     def stop(self) -> None:
         """Let handlers finish, start nothing new, and give the unit back."""
         self.stopping = True
+        for attempt in list(self.attempts.values()):
+            if attempt.drop():
+                del self.attempts[attempt.ordinal]
         self.wake()
 
     def interrupt(self) -> None:
@@ -312,7 +327,7 @@ class Execution:
         else:
             self.claim.become(node, states.COMPENSATE)
             self._plan = move.back
-        self.since = time.monotonic()
+        self.since, self.waited = time.monotonic(), 0.0
 
     async def _plan_unmoved(self, move: Move, facts: list[Fact], why: str) -> Move:
         """The database has refused the move: the same facts are planned again, on the node whose job it still is, and

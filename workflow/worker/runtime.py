@@ -62,6 +62,24 @@ class _Running:
     """Whether what it reports is written by itself, and not left to its checkpoint."""
 
 
+@dataclass(slots=True)
+class _Clock:
+    """For how many seconds the user code that answers a question has been at work, without its waits for a thread."""
+
+    used: float = 0.0
+    since: float | None = None
+
+    def begin(self) -> None:
+        self.since = time.monotonic()
+
+    def end(self) -> None:
+        self.used, self.since = self.spent(), None
+
+    def spent(self) -> float:
+        since = self.since
+        return self.used if since is None else self.used + time.monotonic() - since
+
+
 class WorkerRuntime:
     """Implements `workflow.executor.Runtime` on an event loop with a pool of threads."""
 
@@ -218,10 +236,14 @@ class WorkerRuntime:
             running.execution.post(fact, attempt)
 
     async def _answer(self, execution: Execution, question: Question) -> None:
-        asking = self._loop.create_task(question.answer(partial(self._call, question.path)))
+        clock = _Clock()
+        asking = self._loop.create_task(question.answer(partial(self._call, question.path, clock)))
         limit = question.patience
         try:
-            await asyncio.wait([asking], timeout=limit)
+            left = limit
+            while not asking.done() and (left is None or left > 0):
+                await asyncio.wait([asking], timeout=left)
+                left = None if limit is None else limit - clock.spent()
         finally:
             if not asking.done():
                 asking.cancel()
@@ -231,21 +253,26 @@ class WorkerRuntime:
             logger.warning("%s was not answered within %g s", question.path, limit)
             execution.post(question.unanswered(limit))
 
-    async def _call(self, path: str, handler: Handler, argument: Any) -> Any:
+    async def _call(self, path: str, clock: _Clock, handler: Handler, argument: Any) -> Any:
         if handler.is_async:
             clean_shared_connections(f"an async handler before {path}")
+            clock.begin()
             try:
                 return await handler.fn(argument)
             finally:
+                clock.end()
                 clean_shared_connections(f"{path}, or another async handler,")
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def work() -> tuple[Any, BaseException | None]:
+            clock.begin()
             try:
                 with clean_connections(path):
                     return handler.fn(argument), None
             except BaseException as error:
                 return None, error
+            finally:
+                clock.end()
 
         def done(result: tuple[Any, BaseException | None]) -> None:
             if not future.done():

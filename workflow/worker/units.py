@@ -70,8 +70,7 @@ class Units:
             if execution.lease.token in self._executions:
                 left = execution.since + limit - time.monotonic()
                 if left <= 0.001:  # the loop's clock may be that much ahead
-                    execution.expire_unit(limit)
-                    left = limit
+                    left = execution.expire_unit(limit)
                 self._arm(execution, limit, left)
 
         execution.timer = self._loop.call_later(seconds, fire)
