@@ -57,10 +57,16 @@ class Moving(ABC):
 
     def _descends(self, child: int) -> bool:
         """Down to a pending child with a job of its own. With no parallel member above it, nor it being one, nobody
-        else can be at work on the run."""
+        else can be at work on the run.
+
+        One that a retry has reset may hold what is done: then its states are folded from outputs that this unit may
+        not have read (`needed`), so its own claim reads them.
+        """
+        below = range(child + 1, self.tree.nodes[child].end)
         if (
             layout(self.tree).branch[child]
             or (self.run.nodes[child].due_in or 0.0) > 0
+            or any(self.status[ordinal] != PENDING for ordinal in below)
             or not self._may_move()
         ):
             return False
@@ -79,7 +85,8 @@ class Moving(ABC):
         return True
 
     def _crosses(self, pipeline: int) -> bool:
-        """On to the next pipeline. One that is pending is untouched with all that is beneath it."""
+        """On to the next pipeline. One that comes after a live one is untouched with all that is beneath it: a retry
+        that resets the earlier one resets the later one as a whole."""
         if self.status[pipeline] != PENDING or not self._may_move():
             return False
         self._become(pipeline)

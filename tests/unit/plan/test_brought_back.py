@@ -54,6 +54,25 @@ def test_members_of_a_failed_group_that_completed_are_not_run_again():
     assert unit.running[scene.at("w.t.a")].state == {"a": 1, "b": 1, "c": 1}
 
 
+def test_a_queued_stage_that_is_done_in_part_has_what_earlier_pipelines_gave_also_where_jobs_move_on():
+    group = stage("q", parallel(act("a"), act("b")), via="queue")
+    scene = Scene(flows([stage("s")], [group], on_failure="halt"), {"i": 1})
+    scene.done(scene.take(), "p0.s.a", {"first": 1})
+    scene.take("p1")
+    unit = scene.take("p1.q")
+    scene.done(unit, "p1.q.a", {"a": 1})
+    scene.fail(unit, "p1.q.b", final=True)
+    scene.take("p1")
+    scene.db.retry()
+    scene.workers.moves = 99
+    scene.take("p1")
+    unit = scene.take("p1.q")
+    assert unit.running[scene.at("p1.q.b")].state == {"i": 1, "first": 1}
+    scene.done(unit, "p1.q.b", {"b": 1})
+    scene.take("p1")
+    assert (scene.db.status, scene.state) == ("completed", {"i": 1, "first": 1, "a": 1, "b": 1})
+
+
 def test_queued_members_that_failed_get_their_jobs_again():
     scene = halting(stage("s", parallel(act("a", via="queue"), act("b", via="queue"))))
     scene.take()
