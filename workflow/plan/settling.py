@@ -119,6 +119,7 @@ class Settling(Moving):
             if made is not None:
                 patch, output = made
                 self._draft.patch(patch, output)
+                self._order.merged(ordinal, patch)
                 self.states.merge(ordinal, patch)
             event = self._draft.say(states.EVENT_STAGE_COMPLETED, node.path)
         self._draft.change(ordinal, COMPLETED, output=output, event=event)

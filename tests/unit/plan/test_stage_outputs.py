@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 from tests.unit.plan.scene import Scene, act, flow, stage
 from workflow import parallel
+from workflow.plan import Completed
 
 
 class Total(BaseModel):
@@ -37,6 +38,17 @@ def test_outputs_are_merged_in_the_order_of_their_completion_also_after_a_crash(
     scene.lose(unit)
     scene.done(scene.take(), "w.s.c", {"x": 0})
     assert json.loads(scene.row("w.s").output) == {"total": 1, "note": "a"}
+
+
+def test_the_next_stage_reads_what_stands_where_an_atomic_mate_has_settled_the_same_key():
+    left, right = stage("left", act("a", atomic=True)), stage("right", act("b"), output=Total)
+    scene = Scene(flow(parallel(left, right), stage("last")))
+    unit = scene.take()
+    assert scene.workers.commit(unit, scene.at("w.left.a"), {"note": "left"})
+    scene.done(unit, "w.right.b", {"total": 1})
+    assert scene.state["note"] == "none"  # the stage's own comes later, and the unit hears of the other one last
+    scene.tell(unit, Completed(scene.at("w.left.a"), {"note": "left"}, None, settled=True))
+    assert scene.take().running[scene.at("w.last.a")].state == scene.state
 
 
 def test_what_is_no_object_nests_under_the_stage_s_name():
