@@ -277,8 +277,11 @@ class Unit(Settling):
             self._resume_wait(ordinal)
 
     def _has_begun(self, ordinal: int) -> bool:
-        """Whether a stage that a retry has reset has anything done: it goes on, and is not asked whether to."""
-        return any(self.status[n] in NODE_DONE for n in range(ordinal + 1, self.tree.nodes[ordinal].end))
+        """Whether a stage that a retry has reset has anything done: it goes on, and is not asked whether to.
+
+        What is skipped does not tell: the stage may have been, and all of it with it.
+        """
+        return any(self.status[n] == COMPLETED for n in range(ordinal + 1, self.tree.nodes[ordinal].end))
 
     def _too_early(self, ordinal: int) -> bool:
         """Whether the node was not yet due at the claim; asked once, for the clock goes on since."""

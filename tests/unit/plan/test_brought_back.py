@@ -127,6 +127,31 @@ def test_a_stage_that_has_something_done_goes_on_without_being_asked_again():
     assert list(unit.running) == [scene.at("w.s.b")]
 
 
+def test_a_stage_that_was_skipped_is_asked_again_when_a_retry_is_from_inside_it():
+    scene = halting(stage("s", act("a"), act("b"), when=nothing), stage("t"))
+    unit = scene.take()
+    scene.answer(unit, "w.s", go=False)
+    scene.fail(unit, "w.t.a", final=True)
+    scene.db.retry("w.s.b")
+    unit = scene.take()
+    assert scene.asked(unit, "w.s").state == {}
+    scene.answer(unit, "w.s", go=False)
+    assert scene.status("w.s", "w.s.a", "w.s.b") == ["skipped"] * 3
+    assert list(unit.running) == [scene.at("w.t.a")]
+
+
+def test_a_stage_of_which_nothing_was_done_but_skipped_is_asked_again_and_goes_on():
+    scene = halting(stage("s", act("a", when=nothing), act("b"), when=nothing))
+    unit = scene.take()
+    scene.answer(unit, "w.s")
+    scene.answer(unit, "w.s.a", go=False)
+    scene.fail(unit, "w.s.b", final=True)
+    scene.db.retry()
+    unit = scene.take()
+    scene.answer(unit, "w.s")
+    assert (scene.status("w.s.a"), list(unit.running)) == (["skipped"], [scene.at("w.s.b")])
+
+
 def test_a_stage_whose_gate_refused_is_asked_again():
     scene = halting(stage("s", precheck=nothing))
     scene.refuse(scene.take(), "w.s")
