@@ -102,8 +102,16 @@ def standing(tree: Tree, nodes: list[NodeSnapshot], among: Iterable[int]) -> lis
 
 
 def state_before(tree: Tree, run: RunSnapshot, ordinal: int) -> dict[str, Any]:
-    """The state that an action was started with, also where what came before it is undone by now."""
-    among = (n for first, last in visible(tree, ordinal) for n in range(first, last + 1) if n != ordinal)
+    """The state that an action was started with, also where what came before it is undone by now.
+
+    What it lies in was not over then: a stage's own output came later.
+    """
+    later = {ordinal}
+    above = tree.nodes[ordinal].parent
+    while above > 0:
+        later.add(above)
+        above = tree.nodes[above].parent
+    among = (n for first, last in visible(tree, ordinal) for n in range(first, last + 1) if n not in later)
     outputs = _with_output(run.nodes, among, (COMPLETED, COMPENSATED))
     return merged(tree, run.nodes, seed(run.input), outputs)
 

@@ -2,7 +2,7 @@
 
 from tests.unit.plan.scene import act, flow, nothing, stage
 from workflow.plan import Completed, Failed, NodeSnapshot, RunSnapshot, Undo, fault
-from workflow.plan.snapshot import StepSnapshot
+from workflow.plan.snapshot import StepSnapshot, state_before
 
 TREE = flow(stage("s", act("a", compensate=nothing), act("b", compensate_attempts=2), act("c"))).tree
 A, B, C = (TREE.by_path[f"w.s.{name}"].ordinal for name in "abc")
@@ -48,6 +48,14 @@ def test_steps_and_actions_are_undone_in_one_order():
 def test_the_handler_of_a_step_gets_the_state_that_it_was_started_with():
     (start,) = walk(StepSnapshot(B, "step", 7)).begin().starts
     assert start.state == {"x": 1, "a": 1}
+
+
+def test_what_its_own_stage_gave_once_it_was_over_is_not_in_that_state():
+    nodes = [NodeSnapshot(status="running") for _ in TREE.nodes]
+    nodes[A] = NodeSnapshot("completed", 1, completed_seq=5, output={"mode": "a"})
+    nodes[B] = NodeSnapshot("completed", 1, completed_seq=9, output={"mode": "b"})
+    nodes[TREE.nodes[B].parent] = NodeSnapshot("completed", completed_seq=10, output={"mode": "stage"})
+    assert state_before(TREE, RunSnapshot("compensating", {"x": 1}, {}, nodes), B) == {"x": 1, "mode": "a"}
 
 
 def test_each_start_and_end_is_in_the_ledger():
