@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.runs import node
-from workflow import Action, Stage, WaitFor, Workflow, parallel, workflows
+from workflow import Action, Retry, Stage, WaitFor, Workflow, parallel, workflows
 from workflow.executor import ghosts
-from workflow.models import Job, Run
+from workflow.models import Job, Node, Run
 from workflow.registry import registry
 from workflow.results import RunStatus
 from workflow.testing import advance, drain
@@ -156,3 +156,66 @@ def test_the_same_version_with_a_tree_that_does_not_fit_says_that_it_has_changed
     assert told == [
         f"run {handle.run_id} of w fails: WORKFLOW_VERSION_CONFLICT: {status.run.error['message']}"
     ]
+
+
+# --- another placement --------------------------------------------------------------------------
+
+
+def nap(state: dict[str, Any], ctx: Any) -> None:
+    called.append("nap")
+    ctx.step.sleep("a while", 60)
+
+
+def once_more(state: dict[str, Any], ctx: Any) -> dict[str, int]:
+    called.append(f"attempt {ctx.attempt}")
+    if ctx.attempt == 1:
+        raise Retry(60)
+    return {"n": ctx.attempt}
+
+
+def placed(handler: Any, stage_via: Any, via: Any) -> list[Stage]:
+    return [
+        Stage("s", via=stage_via, actions=[Action("a", handler, via=via)]),
+        Stage("t", actions=[act("t1")]),
+    ]
+
+
+PLACEMENTS = [("inline", "inline"), ("inline", "queue"), ("queue", "inline"), ("queue", "queue")]
+
+
+@pytest.mark.parametrize("after", PLACEMENTS)
+@pytest.mark.parametrize("before", PLACEMENTS)
+@pytest.mark.parametrize(
+    ("handler", "calls"), [(nap, ["nap", "nap"]), (once_more, ["attempt 1", "attempt 2"])]
+)
+def test_a_run_keeps_its_placement_under_newer_code(
+    handler: Any, calls: list[str], before: tuple[str, str], after: tuple[str, str]
+) -> None:
+    handle = workflows.dispatch(release(1, *placed(handler, *before)), {})
+    drain(handle.run_id)
+    assert called == calls[:1]
+    release(2, *placed(handler, *after), compatible=(1,))
+    advance(120)
+    drain(handle.run_id, timeout=5)
+    status = workflows.status(handle.run_id)
+    assert (status.run.status, called) == ("completed", [*calls, "t1"])
+    assert not Job.objects.filter(run_id=handle.run_id).exists()
+
+
+@pytest.mark.parametrize(("before", "after"), [("inline", "queue"), ("queue", "inline")])
+def test_a_parked_wait_goes_on_where_it_was_placed(before: Any, after: Any) -> None:
+    handle = parked(Stage("s", wait_for=WaitFor("go"), via=before), Stage("t", actions=[act("t1")]))
+    wait = Stage("s", wait_for=WaitFor("go"), via=after)
+    release(2, wait, Stage("t", actions=[act("t1")]), compatible=(1,))
+    assert (gone_on(handle).run.status, called) == ("completed", ["t1"])
+
+
+@pytest.mark.parametrize(("before", "after"), [("inline", "queue"), ("queue", "inline")])
+def test_an_attempt_that_was_lost_is_done_again_where_it_was_placed(before: Any, after: Any) -> None:
+    handle = workflows.dispatch(release(1, *placed(nap, "inline", before)), {})
+    drain(handle.run_id)
+    Node.objects.filter(run_id=handle.run_id, path="w.s.a").update(status="running", due_at=None)
+    release(2, *placed(once_more, "inline", after), compatible=(1,))
+    advance(120)
+    drain(handle.run_id, timeout=5)
+    assert (workflows.status(handle.run_id).run.status, called) == ("completed", ["nap", "attempt 2", "t1"])

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow import Action, Pipeline, Stage, WaitFor, Workflow, parallel
+from workflow.definitions import placed
 
 # A busy machine is no fault of the code.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -173,3 +174,21 @@ def test_every_tree_is_well_formed(workflow):
         assert node.unit == (node.ordinal if node.own_job else parent.unit)
         assert tree.by_path[node.path] is node
     assert all(nodes[node.unit].own_job for node in nodes[1:])
+
+
+@unhurried
+@given(workflows(), st.data())
+def test_a_tree_that_is_placed_as_another_one_has_the_units_of_that(workflow, data):
+    tree = workflow.tree
+    own_jobs = tuple(
+        node.kind == "pipeline" or (node.ordinal > 0 and data.draw(st.booleans())) for node in tree.nodes
+    )
+    found = placed(tree, own_jobs)
+    assert tuple(node.own_job for node in found.nodes) == own_jobs
+    assert all(found.by_path[node.path] is node for node in found.nodes[1:])
+    for node, was in zip(found.nodes[1:], tree.nodes[1:], strict=True):
+        assert node.unit == (node.ordinal if node.own_job else found.nodes[node.parent].unit)
+        assert (node.path, node.groups, node.definition) == (was.path, was.groups, was.definition)
+    back = placed(found, tuple(node.own_job for node in tree.nodes))
+    assert (back.nodes, back.fingerprint) == (tree.nodes, tree.fingerprint)
+    assert placed(tree, tuple(node.own_job for node in tree.nodes)) is tree

@@ -10,7 +10,7 @@ from workflow.definitions.handlers import Handler
 from workflow.definitions.pipelines import Pipeline, Workflow
 from workflow.definitions.rules import Definition
 from workflow.definitions.stages import Stage, WaitFor
-from workflow.definitions.trees import Tree, TreeNode
+from workflow.definitions.trees import Tree, TreeNode, placed
 
 __all__ = [
     "Action",
@@ -25,4 +25,5 @@ __all__ = [
     "Workflow",
     "action",
     "parallel",
+    "placed",
 ]

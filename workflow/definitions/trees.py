@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from workflow.definitions.actions import Action
@@ -70,6 +71,19 @@ def compile_tree(workflow: Workflow) -> Tree:
     )
 
 
+@lru_cache(maxsize=128)
+def placed(tree: Tree, own_jobs: tuple[bool, ...]) -> Tree:
+    """The tree with jobs where a run of another version has them: the run's rows and jobs were made so, and events,
+    deadlines and sweeps go by them. ``own_jobs`` by ordinal."""
+    if all(node.own_job == own for node, own in zip(tree.nodes, own_jobs, strict=True)):
+        return tree
+    nodes: list[TreeNode] = []
+    for node, own_job in zip(tree.nodes, own_jobs, strict=True):
+        unit = node.ordinal if own_job else nodes[node.parent].unit if node.ordinal else 0
+        nodes.append(replace(node, own_job=own_job, unit=unit))
+    return Tree(tuple(nodes), {node.path: node for node in nodes[1:]}, _fingerprint(nodes), tree.has_groups)
+
+
 def _root_and_below(workflow: Workflow) -> Iterator[TreeNode]:
     groups = _ordinals(1, [[pipeline.size] for pipeline in workflow.pipelines])
     end = 1 + workflow.size
@@ -125,7 +139,7 @@ def _ordinals(first: int, sizes: list[list[int]]) -> tuple[tuple[int, ...], ...]
     return tuple(groups)
 
 
-def _fingerprint(nodes: tuple[TreeNode, ...]) -> str:
+def _fingerprint(nodes: Sequence[TreeNode]) -> str:
     digest = hashlib.sha256()
     for node in nodes:
         wait = node.definition.wait_for if isinstance(node.definition, Stage) else None

@@ -16,7 +16,7 @@ from typing import TypeVar
 import psycopg
 
 from workflow import states
-from workflow.definitions import Action, Stage, Workflow
+from workflow.definitions import Action, Stage, Workflow, placed
 from workflow.errors import FailureCode
 from workflow.executor.attempt import Attempt
 from workflow.executor.ghosts import met
@@ -84,10 +84,11 @@ class Execution:
         self._plan = self._make_plan(run)
 
     def _make_plan(self, run: RunSnapshot) -> Unit | Undo:
+        tree = self.workflow.tree if run.own_jobs is None else placed(self.workflow.tree, run.own_jobs)
         if self.claim.kind == states.COMPENSATE:
-            return Undo(self.workflow.tree, run)
+            return Undo(tree, run)
         ordinal = self.claim.ordinal
-        return Unit(self.workflow.tree, ordinal if run.places is None else run.places.index(ordinal), run)
+        return Unit(tree, ordinal if run.places is None else run.places.index(ordinal), run)
 
     def _replan(self, run: RunSnapshot, inflight: set[int]) -> None:
         """A new plan for the run as it is now, told of what is at work and of what the old one alone knew."""

@@ -63,6 +63,8 @@ class RunSnapshot:
     error: dict[str, Any] | None = None
     places: tuple[int, ...] | None = None
     """By the definition's ordinals: those of the run's own tree, when that is another version's; else None."""
+    own_jobs: tuple[bool, ...] | None = None
+    """With `places`, by the definition's ordinals: whether the node has a job of its own in the run's own tree."""
     last_error: str = ""
     """The job's: tells why an attempt that is still `running` at the claim was lost."""
     job_attempt: int = 0

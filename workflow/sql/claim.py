@@ -118,7 +118,7 @@ A pause without an end is over when somebody says so, and rings."""
 LOAD_NODES: Final = """
 SELECT n.run_id::text, n.id::text, n.path, n.status, n.attempt, n.compensate_attempt,
        extract(epoch FROM n.due_at - now())::float8, n.output::text, n.error::text, n.completed_seq,
-       n.wait_outcome::text
+       n.wait_outcome::text, n.unit
 FROM unnest(%s::uuid[], %s::uuid[]) AS x(low, high)
 JOIN workflow_node AS n ON n.id >= x.low AND n.id <= x.high
 """

@@ -221,14 +221,15 @@ def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapsho
     run = claimed.run
     assert run is not None
     try:
-        places = _places(tree, rows) if run.fingerprint != tree.fingerprint else None
+        matched = _match_tree(tree, rows) if run.fingerprint != tree.fingerprint else (None, None)
     except Misfit as misfit:
         return misfit
     state = json.loads(run.state)
     if not isinstance(state, dict):
         return Spoilt(f"the run's state is a JSON {_KINDS.get(type(state), 'number')}, not an object")
+    places, own_jobs = matched
     nodes = [_UNTOUCHED] * len(tree.nodes)
-    for _, _, path, status, attempt, compensate_attempt, due_in, output, error, seq, outcome in rows:
+    for _, _, path, status, attempt, compensate_attempt, due_in, output, error, seq, outcome, _ in rows:
         node = tree.by_path.get(path)
         if node is not None:
             nodes[node.ordinal] = NodeSnapshot(
@@ -248,6 +249,7 @@ def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapsho
         nodes=nodes,
         error=None if run.error is None else json.loads(run.error),
         places=places,
+        own_jobs=own_jobs,
         job_attempt=claimed.attempt,
         seq=run.seq,
         last_error=claimed.last_error,
@@ -267,8 +269,8 @@ def _step_snapshots(rows: Rows, places: tuple[int, ...] | None) -> list[StepSnap
     return found
 
 
-def _places(tree: Tree, rows: list[tuple[Any, ...]]) -> tuple[int, ...]:
-    """Where the definition's nodes are in the run's tree, matched by path.
+def _match_tree(tree: Tree, rows: Rows) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Where the definition's nodes are in the run's tree, matched by path, and which have jobs of their own there.
 
     A node of the definition that the run does not have cannot be settled, and one of the run that is
     still live cannot be run without its definition: either is a `Misfit`.
@@ -280,7 +282,11 @@ def _places(tree: Tree, rows: list[tuple[Any, ...]]) -> tuple[int, ...]:
     left = [row[2] for row in rows if row[3] in states.NODE_LIVE and row[2] not in tree.by_path]
     if left:
         raise Misfit(f"the run has {left[0]!r} still to do, the definition has it no more")
-    return (0, *(theirs[node.path] for node in tree.nodes[1:]))
+    own_jobs = {row[2]: row[-1] == theirs[row[2]] for row in rows}
+    return (
+        (0, *(theirs[node.path] for node in tree.nodes[1:])),
+        (False, *(own_jobs[node.path] for node in tree.nodes[1:])),
+    )
 
 
 async def release(
