@@ -41,7 +41,6 @@ from workflow.plan.waits import output_of, park
 from workflow.states import (
     ACTION,
     COMPLETED,
-    NODE_DONE,
     NODE_LIVE,
     PENDING,
     PIPELINE,

@@ -46,7 +46,7 @@ def test_the_next_stage_reads_what_stands_where_an_atomic_mate_has_settled_the_s
     unit = scene.take()
     assert scene.workers.commit(unit, scene.at("w.left.a"), {"note": "left"})
     scene.done(unit, "w.right.b", {"total": 1})
-    assert scene.state["note"] == "none"  # the stage's own comes later, and the unit hears of the other one last
+    assert scene.state["note"] == "none"  # the stage's own comes later; the unit hears of the other one last
     scene.tell(unit, Completed(scene.at("w.left.a"), {"note": "left"}, None, settled=True))
     assert scene.take().running[scene.at("w.last.a")].state == scene.state
 
