@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils.timezone import now
 
 from tests.support.runs import node
-from workflow import Action, Retry, Stage, WaitFor, Workflow, parallel, workflows
+from workflow import Action, Pipeline, Retry, Stage, WaitFor, Workflow, parallel, workflows
 from workflow.executor import ghosts
 from workflow.models import Job, Node, Run
 from workflow.registry import registry
@@ -219,3 +220,44 @@ def test_an_attempt_that_was_lost_is_done_again_where_it_was_placed(before: Any,
     advance(120)
     drain(handle.run_id, timeout=5)
     assert (workflows.status(handle.run_id).run.status, called) == ("completed", ["nap", "attempt 2", "t1"])
+
+
+def piped(version: int, *pipelines: Pipeline, compatible: tuple[int, ...] = ()) -> Workflow:
+    registry.clear()
+    return registry.register(
+        Workflow("w", version=version, pipelines=list(pipelines), compatible_versions=compatible)
+    )
+
+
+LAST = Pipeline("q", [Stage("u", actions=[act("u1")])])
+
+
+@pytest.mark.parametrize(
+    ("gone", "pipelines", "left"),
+    [
+        (
+            "p.s.a",
+            [Pipeline("p", [Stage("s", actions=[act("b")]), Stage("t", actions=[act("c")])]), LAST],
+            "bc",
+        ),
+        ("p.s", [Pipeline("p", [Stage("t", actions=[act("c")])]), LAST], "c"),
+        ("p", [LAST], ""),
+    ],
+)
+def test_the_job_of_what_is_over_and_gone_from_the_newer_code_wakes_what_comes_next(
+    gone: str, pipelines: list[Pipeline], left: str
+) -> None:
+    """An atomic action's worker may die between the action's commit and the waking of its parent."""
+    first = Stage("s", actions=[Action("a", once_more, via="queue"), act("b")])
+    handle = workflows.dispatch(piped(1, Pipeline("p", [first, Stage("t", actions=[act("c")])]), LAST), {})
+    drain(handle.run_id)
+    rows = Node.objects.filter(run_id=handle.run_id, path__startswith=gone)
+    rows.filter(status="pending").update(status="running", due_at=None)
+    rows.update(status="completed", finished_at=now(), completed_seq=1)
+    piped(2, *pipelines, compatible=(1,))
+    advance(120)
+    drain(handle.run_id, timeout=5)
+    status = workflows.status(handle.run_id)
+    assert (status.run.status, status.run.error) == ("completed", None)
+    assert called == ["attempt 1", *left, "u1"]
+    assert not Job.objects.filter(run_id=handle.run_id).exists()

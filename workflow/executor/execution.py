@@ -38,7 +38,7 @@ from workflow.plan import (
 )
 from workflow.signals import CANCELLED, LEASE_LOST, SHUTDOWN, TIMEOUT
 from workflow.store import claims as claims_store
-from workflow.store.claims import Claim, Misfit, read_again, snapshots
+from workflow.store.claims import Claim, read_again, snapshots
 from workflow.store.settle import Rejected, Settlement
 from workflow.store.trouble import is_connection_lost
 
@@ -369,7 +369,7 @@ class Execution:
         if self.claim.run is None:
             return None
         run = (await snapshots(self._runtime.port, [(self.claim, self.workflow.tree)]))[0]
-        return None if isinstance(run, Misfit) else run
+        return run if isinstance(run, RunSnapshot) else None
 
     # --- starting user code ---------------------------------------------------------------------
 

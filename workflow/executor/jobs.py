@@ -18,13 +18,13 @@ from workflow.executor.execution import Execution
 from workflow.executor.ghosts import met
 from workflow.executor.runtime import Runtime
 from workflow.failures import clean_text
-from workflow.plan import Boundary, HistoryEntry, compact, fault
+from workflow.plan import Boundary, HistoryEntry, Wake, compact, fault
 from workflow.plan.boundary import DELETE
 from workflow.plan.faults import UNBEGUN
 from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store import events as events_store
-from workflow.store.claims import Claim, Misfit, Spoilt
+from workflow.store.claims import Claim, Leftover, Misfit, Spoilt
 from workflow.store.settle import Lease, Settlement
 from workflow.store.trouble import is_connection_lost
 from workflow.texts import one_line
@@ -86,6 +86,8 @@ async def _launch_all(
         try:
             if isinstance(snapshot, Misfit):
                 await _fail_misfit(claim, workflow, snapshot, runtime)
+            elif isinstance(snapshot, Leftover):
+                await _pass_on(claim, snapshot, runtime)
             else:
                 launch(Execution(claim, workflow, snapshot, runtime))
         except Exception as error:
@@ -145,6 +147,12 @@ async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime
     else:
         message = f"version {workflow.version} cannot go on with a run of version {run.version}: {misfit}"
     await _end_run(claim, claim.lease(), code, message, runtime)
+
+
+async def _pass_on(claim: Claim, left: Leftover, runtime: Runtime) -> None:
+    """Lets go of a job that has nothing left to do but to wake what goes on after it: that unit may await it."""
+    boundary = Boundary(job=DELETE, wakes=[Wake(left.unit, ())])
+    await runtime.settle(Settlement(claim.lease(left.places), boundary))
 
 
 async def give_back(claim: Claim, lease: Lease, error: Exception, runtime: Runtime) -> None:

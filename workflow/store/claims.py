@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from workflow import failpoints, ids, states
-from workflow.definitions import Tree
+from workflow.definitions import Tree, placed
 from workflow.plan import NodeSnapshot, RunSnapshot
 from workflow.plan.faults import UNBEGUN, is_unbegun
 from workflow.plan.snapshot import StepSnapshot, needed
@@ -183,7 +183,20 @@ class Spoilt(Misfit):
     """What is stored of the run is nothing that the engine has written."""
 
 
-async def snapshots(port: Port, claims: Iterable[tuple[Claim, Tree]]) -> list[RunSnapshot | Misfit]:
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """The job is that of a node which is over, and which the definition has no more.
+
+    `unit`, by the definition's ordinals: whose job is next above it, or comes after it; `places` as in `RunSnapshot`.
+    """
+
+    unit: int
+    places: tuple[int, ...]
+
+
+async def snapshots(
+    port: Port, claims: Iterable[tuple[Claim, Tree]]
+) -> list[RunSnapshot | Misfit | Leftover]:
     """What each unit needs to know of its run. A run that nobody began yet is read from its definition alone."""
     claims = list(claims)
     low: list[str] = []
@@ -217,7 +230,7 @@ def _by_run(rows: Rows) -> dict[str, Rows]:
     return by_run
 
 
-def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapshot | Misfit:
+def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapshot | Misfit | Leftover:
     run = claimed.run
     assert run is not None
     try:
@@ -228,6 +241,8 @@ def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapsho
     if not isinstance(state, dict):
         return Spoilt(f"the run's state is a JSON {_KINDS.get(type(state), 'number')}, not an object")
     places, own_jobs = matched
+    if places is not None and own_jobs is not None and claimed.ordinal not in places:
+        return Leftover(_next_unit(placed(tree, own_jobs), rows, claimed.ordinal), places)
     nodes = [_UNTOUCHED] * len(tree.nodes)
     for _, _, path, status, attempt, compensate_attempt, due_in, output, error, seq, outcome, _ in rows:
         node = tree.by_path.get(path)
@@ -287,6 +302,17 @@ def _match_tree(tree: Tree, rows: Rows) -> tuple[tuple[int, ...], tuple[bool, ..
         (0, *(theirs[node.path] for node in tree.nodes[1:])),
         (False, *(own_jobs[node.path] for node in tree.nodes[1:])),
     )
+
+
+def _next_unit(tree: Tree, rows: Rows, ordinal: int) -> int:
+    """Whose job goes on once that of the node at `ordinal` in the run's own tree is over; `tree` has it no more."""
+    path = next(row[2] for row in rows if ids.ordinal_of_text(row[1]) == ordinal)
+    while path not in tree.by_path:
+        path, dot, _ = path.rpartition(".")
+        if not dot:
+            live = [row[2] for row in rows if row[3] in states.NODE_LIVE]
+            return min(tree.by_path[path].ordinal for path in live if "." not in path)
+    return tree.by_path[path].unit
 
 
 async def release(
