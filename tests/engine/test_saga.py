@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group
 from django.core.management import call_command
 
 from tests.support.runs import history, node, run_through, statuses
-from workflow import Action, Fatal, Pipeline, Stage, WaitFor, Workflow, action, parallel, workflows
+from workflow import Action, Fatal, Pipeline, Retry, Stage, WaitFor, Workflow, action, parallel, workflows
 from workflow.models import Job, RunEvent
 from workflow.testing import advance, drain
 
@@ -197,6 +197,32 @@ def test_a_compensation_may_give_up_or_name_its_delay() -> None:
     assert log == ["gave up"]
     assert status.run.error is not None
     assert status.run.error["compensation_failures"] == ["w.a.x"]
+
+
+def test_a_loss_that_was_dealt_with_is_off_the_job_before_the_next_compensation_begins() -> None:
+    """Else the job says it still when it comes back without a reason: then the next one would be failed for it."""
+
+    def late(state: dict[str, Any]) -> None:
+        raise Retry(60)
+
+    said: list[str] = []
+
+    def look(state: dict[str, Any], ctx: Any) -> None:
+        said.append(Job.objects.get(run_id=ctx.run_id).last_error)
+
+    actions = [
+        Action("a", lambda state: None, compensate=look),
+        Action("b", lambda state: None, compensate=late, compensate_attempts=5),
+        BAD,
+    ]
+    handle = workflows.dispatch(Workflow("w", stages=[Stage("s", actions=actions)]), {})
+    drain(handle.run_id)
+    assert Job.objects.filter(run_id=handle.run_id).update(last_error="LEASE_ABSOLUTE_CAP: its worker") == 1
+    advance(60)
+    drain(handle.run_id)
+    status = workflows.status(handle.run_id)
+    assert (node(status, "w.s.b").status, node(status, "w.s.a").status) == ("completed", "compensated")
+    assert said == [""]
 
 
 def test_an_atomic_actions_plain_compensation_commits_with_its_mark() -> None:

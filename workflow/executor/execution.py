@@ -208,6 +208,8 @@ class Execution:
                 self.lose(reason or LEASE_LOST)  # whatever its handlers returned does not count
                 return
             settled = False
+            if move.boundary.last_error is not None:
+                self.claim.last_error = move.boundary.last_error
             if move.boundary.moves:
                 self._moved(move)
             if move.done:

@@ -65,7 +65,7 @@ class Undo:
 
     def begin(self) -> Move:
         """Starts the next compensation, or goes on where a dead worker stopped."""
-        self._open()
+        boundary = self._open()
         if self.inflight:
             return self._draft.close()  # a plan that is made anew adopts what is still at work
         if self._left:
@@ -78,6 +78,9 @@ class Undo:
                 message = f"attempt {self._number()} was lost with its worker ({seen})"
                 path = self.tree.nodes[ordinal].path
                 self._failed(fault(FailureCode.COMPENSATION_FAILED, message, path))
+        if loss(self.run.last_error) is not None:
+            # It is dealt with, and must not be taken for the end of what is at work from here on.
+            boundary.last_error = ""
         return self._next()
 
     def advance(self, facts: Iterable[Fact]) -> Move:

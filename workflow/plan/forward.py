@@ -384,6 +384,9 @@ class Unit(Settling):
         if move.done or move.back is not None:
             return move
         if self.inflight:
+            if loss(self.run.last_error) is not None and not move.boundary.empty:
+                # It is dealt with, and must not be taken for the end of what is at work from here on.
+                self.run.last_error = move.boundary.last_error = ""
             for ordinal, delay in self._later.items():
                 if ordinal not in self._timed:
                     self._timed.add(ordinal)

@@ -315,8 +315,9 @@ def _own_jobs(batch: Sequence[Settlement], beside: bool) -> list[Statement]:
 
 def _is_written(boundary: Boundary, beside: bool) -> bool:
     """Whether the unit's job is to be changed."""
+    changed = bool(boundary.moves) or boundary.last_error is not None
     stamped = not boundary.alone and not beside
-    return boundary.job == RELEASE or (boundary.job == KEEP and (bool(boundary.moves) or stamped))
+    return boundary.job == RELEASE or (boundary.job == KEEP and (changed or stamped))
 
 
 def kind_after(boundary: Boundary) -> str | None:

@@ -118,6 +118,12 @@ class Scene:
         job.token, job.attempt = None, job.attempt - 1
         job.last_error = "UNBEGUN: the claim was never answered"
 
+    def disconnect(self, actor: Actor) -> None:
+        """The worker's connection breaks as it settles: it gives the job back, and says nothing on it."""
+        self.workers.actors.remove(actor)
+        job = self.db.jobs[actor.lease.ordinal]
+        job.token, job.attempt = None, job.attempt - 1
+
     def wait(self, seconds: float = 3600.0) -> None:
         self.db.now += seconds
 

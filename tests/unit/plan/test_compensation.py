@@ -106,6 +106,21 @@ def test_the_undoing_of_one_is_settled_before_the_next_begins():
     assert scene.row("w.s.a").compensate_attempt == 1
 
 
+def test_a_cap_that_ended_one_compensation_is_not_held_against_the_next_one():
+    scene = failed_after(undo("a", compensate_attempts=3), undo("b", compensate_attempts=3), done="ab")
+    scene.lose(scene.take(), "LEASE_ABSOLUTE_CAP")
+    unit = scene.take()  # b could not be undone, and a is at it
+    assert (scene.failure("w.s.b")["code"], list(unit.running)) == (
+        "COMPENSATION_FAILED",
+        [scene.at("w.s.a")],
+    )
+    scene.disconnect(unit)
+    unit = scene.take()
+    assert unit.running[scene.at("w.s.a")].attempt == 2
+    scene.done(unit, "w.s.a")
+    assert scene.error["compensation_failures"] == ["w.s.b"]
+
+
 def test_a_compensation_has_attempts_of_its_own_and_waits_between_them():
     scene = failed_after(undo("a", attempts=1, compensate_attempts=3), done="a")
     unit = scene.take()

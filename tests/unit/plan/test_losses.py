@@ -128,6 +128,31 @@ def test_a_failure_before_the_cap_stays_the_one_that_counts():
     assert (scene.failure("w")["code"], scene.error["node"]) == ("ACTION_FAILED", "w.s.a")
 
 
+def test_a_cap_that_was_dealt_with_is_not_held_against_what_begins_after_it():
+    members = parallel(act("a"), act("b"))
+    scene = Scene(flow(stage("s", members), on_failure="halt"))
+    unit = scene.take()
+    scene.fail(unit, "w.s.b", delay=10)
+    scene.lose(unit, "LEASE_ABSOLUTE_CAP")
+    unit = scene.take()  # a has failed by the cap, and b is at work
+    assert scene.status("w.s.a", "w.s.b") == ["failed", "running"]
+    scene.disconnect(unit)
+    unit = scene.take()
+    assert (scene.row("w.s.b").attempt, scene.failure("w.s.b")["code"]) == (3, "LEASE_HEARTBEAT_LOST")
+    scene.done(unit, "w.s.b")
+    assert scene.status("w.s.a", "w.s.b") == ["failed", "completed"]
+
+
+def test_a_cap_is_held_against_the_unit_until_what_follows_from_it_is_settled():
+    scene = Scene(flow(stage("s", act("a"), act("b")), on_failure="halt"))
+    scene.lose(scene.take(), "LEASE_ABSOLUTE_CAP")
+    unit = scene.workers.claim(scene.db.jobs[1])
+    scene.workers.begin(unit)
+    scene.disconnect(unit)
+    scene.take()
+    assert scene.failure("w.s.a")["code"] == "LEASE_ABSOLUTE_CAP"
+
+
 def test_a_cap_that_was_dealt_with_is_not_held_against_the_unit_again():
     members = parallel(act("a", attempts=1), act("b"))
     scene = Scene(flow(stage("s", members), stage("t"), on_failure="halt"))
