@@ -126,8 +126,9 @@ class Execution:
         return True
 
     def expire_unit(self, seconds: float) -> float:
-        """Ends what is in hand of a unit that has been at work for that long, without its waits for a thread. Returns in
-        how many seconds to look again.
+        """Ends what is in hand of a unit that has been at work for that long, without its waits for a thread.
+
+        Returns in how many seconds to look again.
         """
         again, now = seconds, time.monotonic()
         for attempt in list(self.attempts.values()):
