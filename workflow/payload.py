@@ -87,6 +87,17 @@ def encode(
     return normal, raw.decode()
 
 
+def copy_json(value: Any) -> Any:
+    """A deep copy of plain JSON: user code may do with its state what it likes."""
+    if isinstance(value, dict):
+        return {
+            key: copy_json(item) if isinstance(item, dict | list) else item for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [copy_json(item) if isinstance(item, dict | list) else item for item in value]
+    return value
+
+
 def _is_flat(value: dict[Any, Any]) -> bool:
     """Whether a dict holds nothing but plain strings, numbers, booleans and None that need no second look."""
     for key, item in value.items():

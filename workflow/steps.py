@@ -352,7 +352,7 @@ class Steps:
         if correlate is None:
             return None
         state = self._attempt.state
-        value: Any = correlate(state) if callable(correlate) else state.get(correlate)
+        value: Any = correlate(payload.copy_json(state)) if callable(correlate) else state.get(correlate)
         try:
             return correlation_of(value)
         except (ValueError, TypeError) as error:

@@ -30,8 +30,9 @@ from workflow.executor.connections import clean_connections, limit_idleness
 from workflow.executor.interrupt import UserCode
 from workflow.executor.replay import Found, Replay, Strayed
 from workflow.executor.transactions import CheckpointRefused, Transaction
-from workflow.executor.values import Invalid, copy_json, encode_output, validated
+from workflow.executor.values import Invalid, encode_output, validated
 from workflow.failures import describe
+from workflow.payload import copy_json
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
 from workflow.signals import SHUTDOWN, Signal
 from workflow.sql import settle as settle_sql

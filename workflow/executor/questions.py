@@ -13,7 +13,6 @@ from workflow.conf import conf
 from workflow.definitions import Action, Stage
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, PayloadInvalid
-from workflow.executor.values import copy_json
 from workflow.failures import describe
 from workflow.plan import Answered, Ask, Completed, Fact, Refused, fault
 from workflow.plan.waits import published_text
@@ -62,12 +61,12 @@ class Question:
         code = FailureCode.ACTION_FAILED
         try:
             when = self._definition.when_handler
-            if when is not None and not await call(when, copy_json(self._ask.state)):
+            if when is not None and not await call(when, payload.copy_json(self._ask.state)):
                 return Answered(self.ordinal, go=False)
             precheck = self._definition.precheck_handler
             if precheck is not None:
                 code = FailureCode.PRECHECK_FAILED
-                await call(precheck, copy_json(self._ask.state))
+                await call(precheck, payload.copy_json(self._ask.state))
                 code = FailureCode.ACTION_FAILED
             return Answered(self.ordinal, go=True, correlation=await self._correlation(call))
         except BaseException as error:
@@ -77,7 +76,7 @@ class Question:
         wait = self._definition.wait_for if isinstance(self._definition, Stage) else None
         if wait is None or wait.correlate_handler is None:
             return None
-        value = await call(wait.correlate_handler, copy_json(self._ask.state))
+        value = await call(wait.correlate_handler, payload.copy_json(self._ask.state))
         if not isinstance(value, str):
             raise TypeError(
                 f"correlate returned a value of type {type(value).__name__}; it must return a string"
@@ -90,7 +89,7 @@ class Question:
         assert handler is not None
         picked = PublishedEvent(
             event["type"],
-            copy_json(event["payload"]),
+            payload.copy_json(event["payload"]),
             event["correlation"],
             UUID(event["id"]),
             datetime.fromisoformat(event["at"]),

@@ -39,22 +39,15 @@ def encode_output(
 
 
 def validated(adapter: TypeAdapter[Any], state: Any) -> Any:
-    """The slice of the state that a schema describes. What only JSON mode accepts is tried as JSON."""
+    """The slice of the state that a schema describes. What only JSON mode accepts is tried as JSON.
+
+    pydantic passes on by reference what a schema leaves open (`Any`, what is inside a bare `dict`), and a validator
+    may change what it is shown: so they get a copy, as a handler without a schema does.
+    """
     try:
-        return adapter.validate_python(state)
+        return adapter.validate_python(payload.copy_json(state))
     except ValidationError as error:
         try:
             return adapter.validate_json(compact(state))
         except ValidationError:
             raise error from None
-
-
-def copy_json(value: Any) -> Any:
-    """A deep copy of plain JSON: a handler may do with its state what it likes."""
-    if isinstance(value, dict):
-        return {
-            key: copy_json(item) if isinstance(item, dict | list) else item for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [copy_json(item) if isinstance(item, dict | list) else item for item in value]
-    return value
