@@ -124,7 +124,9 @@ class Retry(Exception):
     Raises ``TypeError`` or ``ValueError`` for a delay that is no such thing, or is negative or not finite.
     """
 
-    delay: float | None
+    # Of the class too: a subclass may not call `super().__init__()`.
+    delay: float | None = None
+    message: str = ""
 
     def __init__(self, delay: float | timedelta | None = None, message: str = "") -> None:
         super().__init__(delay, message)

@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Callable
 from datetime import timedelta
 
+from workflow.errors import Retry
+
 MAX_BACKOFF = 3600.0
 """Seconds that nothing waits longer than, unless ``WORKFLOW["MAX_BACKOFF"]`` says otherwise."""
 _MAX_DOUBLINGS = 64  # 0.5 s doubled as often is past any limit that can be set; 2.0 ** 1024 would overflow
@@ -49,6 +51,19 @@ def default_delay(attempt: int, via: str, longest: float = MAX_BACKOFF) -> float
     return float(min(attempt, longest))
 
 
+def named_delay(asked: Retry, longest: float = MAX_BACKOFF) -> float | None:
+    """The delay that a handler's ``Retry`` names, in seconds, never past ``longest``; None leaves it to the backoff.
+
+    So does what is no delay at all: a subclass may have set anything, and the attempt has failed all the same.
+    """
+    seconds: object = asked.delay
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:  # NaN is not
+        return None
+    return float(min(seconds, longest))
+
+
 def jittered(seconds: float, jitter: float, chance: float, longest: float = MAX_BACKOFF) -> float:
     """A delay lengthened or shortened by at most its ``jitter``-th part, never past ``longest``.
 
@@ -67,10 +82,12 @@ def _capped(base: float, attempt: int, longest: float) -> float:
 def _asked(backoff: Callable[[int], object], attempt: int, default: float, longest: float) -> float:
     try:
         answer = backoff(attempt)
-    except (Exception, SystemExit) as error:
+        if isinstance(answer, timedelta):
+            answer = answer.total_seconds()
+    except (
+        BaseException
+    ) as error:  # it may be called where nobody else would catch that: an attempt timed out
         raise BackoffInvalid(f"the backoff function raised {type(error).__name__}", default) from error
-    if isinstance(answer, timedelta):
-        answer = answer.total_seconds()
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         if inspect.iscoroutine(answer):
             answer.close()  # else Python warns that nobody awaited it

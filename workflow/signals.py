@@ -54,12 +54,15 @@ class Signal:
         return self._event.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
     def add_callback(self, fn: Callable[[], object]) -> None:
-        """Calls `fn()` when asked to stop, at once if that was before. Its exceptions are logged."""
+        """Calls `fn()` when asked to stop, at once if that was before. Its exceptions are logged.
+
+        Who asks calls it, so whatever it raises ends there, `SystemExit` too.
+        """
         with self._lock:
             if self.reason is None:
                 self._callbacks.append(fn)
                 return
-        _call(fn)
+        _call(fn, Exception, SystemExit)  # the rest may be the engine's, on its way through this handler
 
     def abort(self, reason: str) -> bool:
         """The engine's: asks the handler to stop. False when that was done before."""
@@ -71,12 +74,12 @@ class Signal:
             if self._event is not None:
                 self._event.set()
         for fn in callbacks:
-            _call(fn)
+            _call(fn, BaseException)
         return True
 
 
-def _call(fn: Callable[[], object]) -> None:
+def _call(fn: Callable[[], object], *kinds: type[BaseException]) -> None:
     try:
         fn()
-    except Exception:
+    except kinds:
         logger.exception("a callback of ctx.signal failed")

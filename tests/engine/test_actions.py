@@ -13,7 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, field_validator, model_validator
 
 from tests.support.runs import history, names, node, run_through, staged
 from workflow import Action, Stage, Workflow, action, workflows
@@ -262,6 +262,24 @@ def test_a_stages_output_schema_checks_the_merge_of_its_actions() -> None:
     assert (status.run.error["code"], status.run.error["node"]) == ("OUTPUT_INVALID", "v.s")
     assert node(status, "v.s").status == "failed"
     assert node(status, "v.s.x").status == "completed"
+
+
+class Stop(BaseException):
+    """Not an Exception, as a project may have some."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, Stop, asyncio.CancelledError, GeneratorExit, SystemExit])
+def test_whatever_the_validator_of_a_stages_output_raises_fails_the_stage(kind: type[BaseException]) -> None:
+    class Bad(BaseModel):
+        @model_validator(mode="after")
+        def refuse(self) -> Any:
+            raise kind("no")
+
+    status = run_through(Workflow("w", stages=[Stage("s", run=lambda state: {"a": 1}, output=Bad)]))
+    error = node(status, "w.s").error
+    assert status.run.status == "compensated"
+    assert error is not None
+    assert (error["code"], error["type"], error["message"]) == ("OUTPUT_INVALID", kind.__name__, "no")
 
 
 def test_an_atomic_action_writes_with_its_checkpoint_or_not_at_all() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.runs import node, run_through, staged
 from workflow import Action, Fatal, Retry, Stage, Workflow, workflows
-from workflow.models import Job, RunEvent
+from workflow.models import Job, Run, RunEvent
 from workflow.testing import advance, drain
 
 
@@ -96,6 +96,69 @@ def test_a_backoff_that_is_no_use_ends_the_attempt_with_the_default_delay(backof
     advance(1)
     drain(handle.run_id)
     assert handle.status().run.status == "compensated"
+
+
+class Stop(BaseException):
+    """Not an Exception, as a project may have some."""
+
+
+class Bare(Retry):
+    def __init__(self) -> None:
+        """Without `super().__init__()`."""
+
+
+class Odd(Retry):
+    def __init__(self, delay: Any) -> None:
+        self.delay = delay
+
+
+class Broken(Retry):
+    @property
+    def delay(self) -> float:  # type: ignore[override]
+        raise Stop
+
+    def __init__(self) -> None:
+        """Its delay cannot be set."""
+
+
+@pytest.mark.parametrize(
+    ("error", "delay"),
+    [
+        (Bare(), 7),
+        (Odd("soon"), 7),
+        (Odd(-1), 7),
+        (Odd(float("nan")), 7),
+        (Odd(timedelta(seconds=3)), 3),
+        (Odd(10**400), 3600),
+        (Broken(), 1),
+    ],
+    ids=["bare", "text", "negative", "nan", "timedelta", "huge", "broken"],
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_retry_that_names_no_usable_delay_is_a_failed_attempt(
+    error: Retry, delay: float, is_async: bool
+) -> None:
+    def plain(state: dict[str, Any]) -> None:
+        raise error
+
+    async def coroutine(state: dict[str, Any]) -> None:
+        raise error
+
+    act = Action("again", coroutine if is_async else plain, backoff=7, attempts=2)
+    assert delays_of(act, 1) == [delay]
+    failed = Run.objects.get().error
+    assert (failed["code"], failed["type"]) == ("ACTION_FAILED", type(error).__name__)
+
+
+@pytest.mark.parametrize("kind", [Stop, asyncio.CancelledError, GeneratorExit])
+def test_a_backoff_that_raises_no_exception_waits_the_default_delay_too(kind: type[BaseException]) -> None:
+    def fail(state: dict[str, Any]) -> None:
+        raise RuntimeError("no")
+
+    def backoff(attempt: int) -> float:
+        raise kind
+
+    assert delays_of(Action("fail", fail, backoff=backoff, attempts=2), 1) == [1]
 
 
 def delays_of(action: Action, rounds: int) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,21 @@ def test_callbacks_are_called_once_and_at_once_where_it_is_too_late() -> None:
     )
     signal.add_callback(lambda: heard.append("late"))
     assert heard == ["first", TIMEOUT, "late"]
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), CancelledError(), GeneratorExit(), BaseException()], ids=repr
+)
+def test_whatever_a_callback_raises_ends_with_it(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    signal = Signal()
+    heard: list[str] = []
+    signal.add_callback(fail)
+    signal.add_callback(lambda: heard.append("next"))
+    assert signal.abort(TIMEOUT)
+    assert heard == ["next"]
 
 
 @pytest.mark.parametrize(

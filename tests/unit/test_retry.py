@@ -1,6 +1,7 @@
 import itertools
 import math
 import random
+from asyncio import CancelledError
 from datetime import timedelta
 from typing import Any
 
@@ -9,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow.conf import MAX_SECONDS, conf
-from workflow.retry import MAX_BACKOFF, BackoffInvalid, delay, jittered
+from workflow.errors import Retry
+from workflow.retry import MAX_BACKOFF, BackoffInvalid, delay, jittered, named_delay
 
 HUGE = [46, 47, 1023, 1025, 10**6, 10**30]
+
+
+class Stop(BaseException):
+    """Not an Exception, as a project may have some."""
 
 
 def test_inline_actions_wait_a_second_times_the_attempt() -> None:
@@ -75,7 +81,9 @@ def test_a_useless_answer_names_the_default_to_wait_instead(answer: Any, via: st
     assert caught.value.default_delay == delay(None, 4, via) == default
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("x"), OverflowError(), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("x"), OverflowError(), SystemExit(3), CancelledError(), Stop()], ids=repr
+)
 def test_a_callable_that_raises_names_the_default_to_wait_instead(error: BaseException) -> None:
     def backoff(attempt: int) -> float:
         raise error
@@ -84,6 +92,38 @@ def test_a_callable_that_raises_names_the_default_to_wait_instead(error: BaseExc
         delay(backoff, 2, "queue")
     assert caught.value.default_delay == 1.0
     assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        (None, None),
+        (0, 0),
+        (2.5, 2.5),
+        (timedelta(minutes=1), 60),
+        (7200, 3600),
+        (10**400, 3600),
+        (float("inf"), 3600),
+        (-1, None),
+        (float("nan"), None),
+        (True, None),
+        ("5", None),
+    ],
+)
+def test_a_retry_names_its_delay_and_what_is_none_is_left_to_the_backoff(asked: Any, seconds: Any) -> None:
+    class Again(Retry):
+        def __init__(self) -> None:
+            self.delay = asked
+
+    assert named_delay(Again()) == seconds
+
+
+def test_a_retry_of_a_subclass_that_says_nothing_of_itself_names_no_delay() -> None:
+    class Again(Retry):
+        def __init__(self) -> None:
+            """Without `super().__init__()`."""
+
+    assert (named_delay(Again()), str(Again())) == (None, "asked for a retry")
 
 
 def test_an_async_callable_is_refused_without_a_warning() -> None:

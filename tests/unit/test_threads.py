@@ -103,6 +103,24 @@ def test_a_thread_that_is_given_up_is_replaced_and_its_result_is_not_taken() -> 
     on_loop(main())
 
 
+def test_work_that_raises_costs_no_thread() -> None:
+    async def main() -> None:
+        pool = ThreadPool(1, asyncio.get_running_loop())
+        taken: list[object] = []
+        done = asyncio.Event()
+
+        def fail() -> None:
+            raise SystemExit(3)
+
+        pool.submit(fail, taken.append)
+        pool.submit(lambda: None, lambda _: done.set())
+        await done.wait()
+        assert taken == []
+        pool.close()
+
+    on_loop(main())
+
+
 def test_a_closed_pool_lets_its_threads_end() -> None:
     async def main() -> None:
         before = {t.ident for t in threading.enumerate()}

@@ -391,8 +391,18 @@ class Attempt:
         return Completed(self.ordinal, output, text, notes=self.take_notes())
 
     def _failure(self, error: BaseException) -> Outcome:
+        """The fact of an attempt that has raised. Never raises itself: nobody would hear of the attempt again."""
         notes = self.take_notes()
         error = self._ended or error
+        try:
+            return self._judged(error, notes)
+        except BaseException:  # of an exception's class that does anything when it is looked at
+            logger.exception("%s: what it has raised cannot be judged; the attempt has failed", self.path)
+            described = describe(error, FailureCode.ACTION_FAILED, self.path)
+            delay = retry.default_delay(self.number, self.action.via)
+            return Failed(self.ordinal, described, delay, notes=notes)
+
+    def _judged(self, error: BaseException, notes: Notes | None) -> Outcome:
         if isinstance(error, Suspend):
             return Suspended(self.ordinal, error.delay, notes, error.steps)
         code = FailureCode.ACTION_FAILED
@@ -406,7 +416,7 @@ class Attempt:
         final = (
             isinstance(error, Fatal | StepKeyReused | Strayed | CheckpointRefused) or code in NEVER_RETRIED
         )
-        delay = error.delay if isinstance(error, Retry) else None
+        delay = retry.named_delay(error, conf.MAX_BACKOFF) if isinstance(error, Retry) else None
         described = describe(cause, code, self.path)
         return self.failed(described, delay=delay, final=final, notes=notes)
 

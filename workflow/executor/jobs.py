@@ -155,7 +155,7 @@ async def _pass_on(claim: Claim, left: Leftover, runtime: Runtime) -> None:
     await runtime.settle(Settlement(claim.lease(left.places), boundary))
 
 
-async def give_back(claim: Claim, lease: Lease, error: Exception, runtime: Runtime) -> None:
+async def give_back(claim: Claim, lease: Lease, error: BaseException, runtime: Runtime) -> None:
     """A unit that the engine could not drive comes back later; one that it can never drive ends its run.
 
     Raises what the store raises when the database is away: then the job comes back with its lease.

@@ -68,5 +68,5 @@ def validated(adapter: TypeAdapter[Any], value: Any, tree: Tree, ordinal: int) -
         )
     except PayloadInvalid as error:
         raise Unfit(describe(error, FailureCode.PAYLOAD_INVALID, path)) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # else the whole unit, and what else it has in hand, would pay for it
         raise Unfit(describe(error, FailureCode.OUTPUT_INVALID, path)) from error

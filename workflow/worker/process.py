@@ -27,6 +27,7 @@ from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.transports.postgres import doorbell_class
 from workflow.worker.claiming import LONGEST_PAUSE, PATIENCE, Claimer, counted
 from workflow.worker.course import Course
+from workflow.worker.endings import ends_task
 from workflow.worker.forks import let_children_be
 from workflow.worker.heartbeat import Heartbeat
 from workflow.worker.memory import collected_seldom, resident
@@ -246,7 +247,9 @@ class WorkerProcess:
             try:
                 await work()
                 return
-            except Exception as error:
+            except BaseException as error:
+                if ends_task(error):
+                    raise
                 if isinstance(error, psycopg.Error) and is_connection_lost(error):
                     self._outage.lost(name, error)
                     longest = LONGEST_PAUSE

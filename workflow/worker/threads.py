@@ -38,7 +38,8 @@ class ThreadPool:
     """At most `size` pieces of work at once, threads made as they are needed.
 
     `submit(work, done)` runs `work()` in a thread and then `done(result)` on the loop. `work` must
-    not raise. `abandon(work)` gives a thread up that is still busy with it: another takes its place.
+    not raise: what it raises all the same is logged, and `done` is not called. `abandon(work)` gives a
+    thread up that is still busy with it: another takes its place.
     """
 
     def __init__(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -131,13 +132,18 @@ class ThreadPool:
                 self._waking = False
                 if self._queue:
                     self._wake_one()
-            result = work()
+            try:
+                result, has_result = work(), True
+            except BaseException:  # it costs a result, but not the pool one of its threads
+                logger.exception("a piece of work has raised, and has no result")
+                result, has_result = None, False
             with self._lock:
                 thread.work = None
                 if thread.abandoned:
                     self.abandoned -= 1
                     return False
-            self._deliver(done, result)
+            if has_result:
+                self._deliver(done, result)
 
     def _deliver(self, done: Done, result: Any) -> None:
         self._results.append((done, result))

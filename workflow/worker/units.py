@@ -15,6 +15,7 @@ from workflow.executor import Execution, give_back
 from workflow.signals import LEASE_LOST
 from workflow.store import claims as claims_store
 from workflow.store.trouble import is_connection_lost, is_in_the_way
+from workflow.worker.endings import ends_task
 from workflow.worker.outage import Outage
 from workflow.worker.runtime import WorkerRuntime
 
@@ -78,7 +79,9 @@ class Units:
     async def _drive(self, execution: Execution) -> None:
         try:
             await execution.run()
-        except Exception as error:
+        except BaseException as error:
+            if ends_task(error):
+                raise
             execution.abandon(LEASE_LOST)
             try:
                 await give_back(execution.claim, execution.lease, error, self._runtime)
