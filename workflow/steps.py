@@ -22,7 +22,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from workflow import payload
 from workflow.conf import conf
-from workflow.definitions.handlers import taken_arguments
+from workflow.definitions.handlers import finished, taken_arguments
 from workflow.errors import Aborted, FailureCode, StepKeyReused, WaitTimeout
 from workflow.failures import describe
 from workflow.plan import Boundary, StepWrite, compact
@@ -301,7 +301,9 @@ class Steps:
         if self._is_over(row, timeout):
             self._write(self._event_failed(key))
             return self._event_after_timeout(key, self._read_again(key))
-        return self._park(key, event, correlate, row, timeout)
+        self._check_event(key, event)
+        correlation = self._correlation(key, correlate, finished(self._correlated(correlate)))
+        return self._park(key, event, correlation, row, timeout)
 
     async def await_event(
         self,
@@ -318,7 +320,11 @@ class Steps:
         if self._is_over(row, timeout):
             await self._awrite(self._event_failed(key))
             return self._event_after_timeout(key, await self._aread_again(key))
-        return self._park(key, event, correlate, row, timeout)
+        self._check_event(key, event)
+        value: Any = self._correlated(correlate)
+        if isinstance(value, Awaitable):
+            value = await value
+        return self._park(key, event, self._correlation(key, correlate, value), row, timeout)
 
     def _is_over(self, row: _Row | None, timeout: float | None) -> bool:
         return row is not None and row.status == "waiting" and self._left(row, timeout) <= 0
@@ -332,27 +338,28 @@ class Steps:
             return row.value
         raise WaitTimeout(f"step {key!r}: no event in time")
 
-    def _park(
-        self,
-        key: str,
-        event: str,
-        correlate: str | Callable[[dict[str, Any]], str] | None,
-        row: _Row | None,
-        timeout: float | None,
-    ) -> Any:
+    def _check_event(self, key: str, event: str) -> None:
         if not isinstance(event, str):
             raise TypeError(f"step {key!r}: event must be a string, not a {type(event).__name__}")
         published_text(event, f"step {key!r}: event")
-        correlation = self._correlation(key, correlate)
+
+    def _park(
+        self, key: str, event: str, correlation: str | None, row: _Row | None, timeout: float | None
+    ) -> Any:
         step = self._step(key, "event", "waiting", deadline=timeout)
         step.event, step.correlation = event, correlation
         raise self._suspended(self._left(row, timeout), step)
 
-    def _correlation(self, key: str, correlate: str | Callable[[dict[str, Any]], str] | None) -> str | None:
+    def _correlated(self, correlate: str | Callable[[dict[str, Any]], str] | None) -> Any:
+        """What `correlate` makes of the state; an awaitable of a plain wrapper around an async function."""
+        state = self._attempt.state
+        if callable(correlate):
+            return correlate(payload.copy_json(state))
+        return None if correlate is None else state.get(correlate)
+
+    def _correlation(self, key: str, correlate: object, value: Any) -> str | None:
         if correlate is None:
             return None
-        state = self._attempt.state
-        value: Any = correlate(payload.copy_json(state)) if callable(correlate) else state.get(correlate)
         try:
             return correlation_of(value)
         except (ValueError, TypeError) as error:

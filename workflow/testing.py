@@ -30,7 +30,7 @@ from psycopg.pq import TransactionStatus
 
 from workflow import ids
 from workflow.conf import conf
-from workflow.definitions.handlers import Handler
+from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode
 from workflow.executor import Attempt, Desk, Execution, Question, clean_connections, execute
 from workflow.manager import arguments, workflows
@@ -233,7 +233,7 @@ async def _arun(attempt: Attempt) -> Fact:
 
 
 async def _call(handler: Handler, argument: Any) -> Any:
-    return async_to_sync(handler.fn)(argument) if handler.is_async else handler.fn(argument)
+    return finished(handler.fn(argument))
 
 
 class _Watch:

@@ -1,14 +1,16 @@
-"""What the engine must know of a user's callable before it calls it: is it async, does it want ``ctx``."""
+"""What the engine must know of a user's callable before it calls it: is it async, does it want ``ctx``. And what
+it does with what a plain one returns: that may be a plain wrapper around an async one, which nobody can tell before.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from asgiref.sync import AsyncToSync, iscoroutinefunction
+from asgiref.sync import AsyncToSync, async_to_sync, iscoroutinefunction
 
 from workflow.definitions.rules import Definition, check_seconds, fault, show
 
@@ -23,6 +25,15 @@ class Handler:
     fn: Callable[..., Any]
     is_async: bool
     wants_ctx: bool
+
+
+def finished(value: Any) -> Any:
+    """What a plain function returned, also if that is a plain wrapper around an async one."""
+    return async_to_sync(_awaited)(value) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def make_handler(fn: object, place: str, option: str, *, ctx: bool) -> Handler:

@@ -12,11 +12,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
-from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, connections
 from pydantic import ValidationError
 
@@ -24,7 +23,7 @@ from workflow import failpoints, retry
 from workflow.conf import conf
 from workflow.context import Context
 from workflow.definitions import Action
-from workflow.definitions.handlers import Handler
+from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused, WaitTimeout
 from workflow.executor.connections import clean_connections, limit_idleness
 from workflow.executor.interrupt import UserCode
@@ -200,7 +199,7 @@ class Attempt:
         if self.handler.is_async:
             return self._enter()
         with self.user_code:
-            return _finished(self._enter())
+            return finished(self._enter())
 
     def _enter(self) -> Any:
         argument = self._argument()
@@ -210,12 +209,12 @@ class Attempt:
     def _undo_step(self) -> None:
         with self.user_code:
             try:
-                _finished(self._enter())
+                finished(self._enter())
             except BaseException as error:
                 found = self._found(error)
             else:
                 found = self._found(None)
-            _finished(found.call(self._make_context()))
+            finished(found.call(self._make_context()))
 
     async def _aundo_step(self) -> None:
         try:
@@ -506,15 +505,6 @@ class Attempt:
         with self._lock:
             notes, self._notes, self._last_progress = self._notes, None, None
         return notes
-
-
-def _finished(value: Any) -> Any:
-    """What a plain function returned, also if that is a plain wrapper around an async one."""
-    return async_to_sync(_awaited)(value) if inspect.isawaitable(value) else value
-
-
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return await value
 
 
 def _prepend(boundary: Boundary, notes: Notes | None) -> None:

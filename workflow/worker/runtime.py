@@ -13,7 +13,7 @@ from typing import Any
 from asgiref.sync import async_to_sync  # noqa: F401  (imported early: it must not be first imported in a thread)
 
 from workflow import states
-from workflow.definitions.handlers import Handler
+from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode
 from workflow.executor import (
     Attempt,
@@ -268,7 +268,7 @@ class WorkerRuntime:
             clock.begin()
             try:
                 with clean_connections(path):
-                    return handler.fn(argument), None
+                    return finished(handler.fn(argument)), None
             except BaseException as error:
                 return None, error
             finally:
