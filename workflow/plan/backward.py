@@ -107,7 +107,8 @@ class Undo:
     def release(self) -> Move:
         """Gives the walk back unfinished: a stopping worker spends no attempt."""
         self._open().refund = True
-        if self.inflight:
+        # What is at work may have settled itself before this plan was made anew: then the next one has not begun.
+        if self._left and self._left[-1][0] in self.inflight:
             self._count(-1)
         return self._release(0.0)
 

@@ -4,7 +4,18 @@ import pytest
 
 from tests.unit.plan.scene import Scene, act, flow, flows, nothing, stage
 from workflow import parallel
-from workflow.plan import Completed, Failed, HistoryEntry, Notes, StepWrite, Suspended, fault
+from workflow.plan import (
+    Completed,
+    Failed,
+    HistoryEntry,
+    NodeSnapshot,
+    Notes,
+    RunSnapshot,
+    StepWrite,
+    Suspended,
+    Undo,
+    fault,
+)
 
 
 def undo(name, **options):
@@ -278,3 +289,16 @@ def test_what_a_compensation_reports_and_writes_goes_with_its_boundary():
     error = fault("ACTION_FAILED", "no", path)
     scene.tell(unit, Failed(ordinal, error, final=True, notes=Notes(entries=[HistoryEntry("log", path)])))
     assert scene.story(path)[-2:] == ["log", "action.compensation_failed"]
+
+
+@pytest.mark.parametrize("status", ["completed", "compensated"])
+def test_a_walk_is_given_back_as_it_is_after_the_compensation_in_hand_has_settled_itself(status):
+    tree = flow(stage("s", undo("a", atomic=True), undo("b", atomic=True))).tree
+    nodes = [NodeSnapshot() for _ in tree.nodes]
+    nodes[tree.by_path["w.s.a"].ordinal] = NodeSnapshot(status, 1, completed_seq=3)
+    nodes[tree.by_path["w.s.b"].ordinal] = NodeSnapshot("compensated", 1, 1, completed_seq=4)
+    walk = Undo(tree, RunSnapshot("compensating", None, {}, nodes))
+    walk.inflight = {tree.by_path["w.s.b"].ordinal}
+    move = walk.release()
+    assert (move.done, move.boundary.job, move.boundary.refund) == (True, "release", True)
+    assert move.boundary.changes == []
