@@ -13,7 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
-from pydantic import BaseModel, field_validator, model_validator
+from pydantic import BaseModel, field_validator, model_serializer, model_validator
 
 from tests.support.runs import history, names, node, run_through, staged
 from workflow import Action, Stage, Workflow, action, workflows
@@ -280,6 +280,58 @@ def test_whatever_the_validator_of_a_stages_output_raises_fails_the_stage(kind: 
     assert status.run.status == "compensated"
     assert error is not None
     assert (error["code"], error["type"], error["message"]) == ("OUTPUT_INVALID", kind.__name__, "no")
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, Stop, asyncio.CancelledError, GeneratorExit, StopIteration])
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize("how", ["plain", "atomic", "async"])
+def test_whatever_the_validator_of_an_action_raises_fails_it_once(
+    kind: type[BaseException], side: str, how: str
+) -> None:
+    class Bad(BaseModel):
+        @model_validator(mode="after")
+        def refuse(self) -> Any:
+            raise kind("no")
+
+    async def coroutine(given: Any) -> dict[str, int]:
+        return {"a": 1}
+
+    run: Any = coroutine if how == "async" else lambda given: {"a": 1}
+    options: dict[str, Any] = {side: Bad, "atomic": how == "atomic"}
+    status = run_through(staged(Action("act", run, attempts=5, **options)))
+    act = node(status, "w.s.act")
+    assert act.error is not None
+    code = "INPUT_INVALID" if side == "input" else "OUTPUT_INVALID"
+    assert (act.error["code"], act.error["type"], act.error["message"]) == (code, kind.__name__, "no")
+    assert (act.attempt, status.run.status) == (1, "compensated")
+
+
+def test_a_schema_that_shows_its_result_badly_is_an_invalid_output() -> None:
+    class Bad(BaseModel):
+        @model_serializer
+        def show(self) -> Any:
+            raise RuntimeError("no")
+
+    status = run_through(staged(Action("act", lambda state: {"a": 1}, output=Bad, attempts=5)))
+    act = node(status, "w.s.act")
+    assert act.error is not None
+    assert (act.error["code"], act.attempt) == ("OUTPUT_INVALID", 1)
+
+
+def test_an_exception_that_cannot_be_printed_is_an_invalid_output_all_the_same() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise Stop
+
+    class Bad(BaseModel):
+        @model_validator(mode="after")
+        def refuse(self) -> Any:
+            raise Unprintable
+
+    status = run_through(staged(Action("act", lambda state: {"a": 1}, output=Bad, attempts=5)))
+    error = node(status, "w.s.act").error
+    assert error is not None
+    assert (error["code"], error["type"]) == ("OUTPUT_INVALID", "Unprintable")
 
 
 def test_an_atomic_action_writes_with_its_checkpoint_or_not_at_all() -> None:

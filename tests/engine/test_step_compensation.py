@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, model_validator
 
 from tests.support.runs import names, node, run_through, staged
 from workflow import Action, Fatal, Stage, WaitTimeout, Workflow, parallel, workflows
@@ -55,6 +56,24 @@ def test_steps_of_the_action_that_failed_are_undone_too() -> None:
     assert node(status, "w.s.book").status == "failed"
     assert status.run.error is not None
     assert "after all of it" in status.run.error["message"]
+
+
+def test_a_validator_that_has_a_bad_moment_does_not_end_the_way_back() -> None:
+    moments = ["fine", "bad", "fine"]
+
+    class Moody(BaseModel):
+        @model_validator(mode="after")
+        def check(self) -> Any:
+            if moments.pop(0) == "bad":
+                raise ConnectionError("gone for a moment")
+            return self
+
+    act = Action(
+        "book", lambda given, ctx: ctx.step.run("a", do, 1, compensate=undone.append), input=Moody, backoff=0
+    )
+    status = run_through(staged(act, Action("bad", bad)))
+    assert (status.run.status, undone, moments) == ("compensated", [1], [])
+    assert "action.compensation_failed" not in names(status)
 
 
 def test_an_action_is_undone_before_its_steps() -> None:

@@ -29,7 +29,7 @@ from workflow.executor.connections import clean_connections, limit_idleness
 from workflow.executor.interrupt import UserCode
 from workflow.executor.replay import Found, Replay, Strayed
 from workflow.executor.transactions import CheckpointRefused, Transaction
-from workflow.executor.values import Invalid, encode_output, validated
+from workflow.executor.values import Invalid, encode_output, refusals, validated
 from workflow.failures import describe
 from workflow.payload import copy_json
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
@@ -331,10 +331,10 @@ class Attempt:
         adapter = self.action.input_adapter
         if adapter is None or (self.compensating and self._undoing is None):
             return copy_json(self.state)
-        try:
+        # It has fitted when the step was done: a way back is not given up for a validator that has a bad moment.
+        kinds = BaseException if self._undoing is None else ValidationError
+        with refusals(FailureCode.INPUT_INVALID, kinds):
             return validated(adapter, self.state)
-        except ValidationError as error:
-            raise Invalid(FailureCode.INPUT_INVALID, error) from error
 
     def _make_context(self) -> Context:
         return Context(

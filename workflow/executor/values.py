@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from workflow import payload
 from workflow.conf import conf
-from workflow.errors import FailureCode
+from workflow.errors import FailureCode, PayloadInvalid
+from workflow.executor.interrupt import TimedOut
 from workflow.plan import compact
 
 
 class Invalid(Exception):
-    """User data that fails an action for good; `code` says which kind."""
+    """User data that fails an action for good; `code` says which kind, `cause` is what a schema has raised."""
 
     def __init__(self, code: FailureCode, cause: BaseException) -> None:
-        super().__init__(str(cause))
+        super().__init__(code)
         self.code = code
         self.cause = cause
+
+
+@contextmanager
+def refusals(code: FailureCode, kinds: type[BaseException] = BaseException) -> Iterator[None]:
+    """Around a schema at work: whatever it raises, of these kinds, refuses the value, as a stage's `output=` does.
+
+    pydantic makes an error of its own of a `ValueError` alone. Only what cannot be kept has a code of its own, and an
+    attempt that is over ends as such.
+    """
+    try:
+        yield
+    except (PayloadInvalid, TimedOut):
+        raise
+    except kinds as error:
+        raise Invalid(code, error) from error
 
 
 def encode_output(
@@ -29,10 +47,8 @@ def encode_output(
     Secrets are kept under `secret_keys`; one that is no dict will stand under `key`.
     """
     if adapter is not None:
-        try:
+        with refusals(FailureCode.OUTPUT_INVALID):
             value = adapter.dump_python(adapter.validate_python(value), mode="python")
-        except ValidationError as error:
-            raise Invalid(FailureCode.OUTPUT_INVALID, error) from error
     if value is None:
         return None, None
     return payload.encode(value, where, conf.MAX_PAYLOAD_BYTES, secret_keys, key)
