@@ -2,8 +2,9 @@
 it went.
 
 A value is first *normalised*: pydantic models, dataclasses, dates, Decimals, UUIDs, enums, sets and tuples
-become what JSON has for them, as pydantic does it. The first execution and a replay thus see the same
-value, and what could not be stored is refused while it still has a name: ``PayloadInvalid`` says where it
+become what JSON has for them, as pydantic does it, and the keys of a dict stand in the order in which jsonb
+keeps them. The first execution and a replay thus see the same value, also where they iterate over it, and what
+could not be stored is refused while it still has a name: ``PayloadInvalid`` says where it
 is and why.
 
 pydantic's secrets (``SecretStr`` and its like) are kept as what they hide, since handlers need it, but only
@@ -47,8 +48,8 @@ _MASKED: Final = b"**"  # what pydantic shows of a secret begins so
 
 
 def normalise(value: object, where: str = "payload", hidden: Hidden = ()) -> Any:
-    """``value`` as a JSON round trip gives it back: always a copy, of None, bool, int, float, str, list and
-    dict.
+    """``value`` as PostgreSQL gives it back: always a copy, of None, bool, int, float, str, list and dict, in the
+    order of jsonb.
     """
     if value is None:
         return None
@@ -74,12 +75,13 @@ def encode(
         return None, "null"
     if type(value) is dict and _is_flat(value):
         try:
-            raw = to_json(value)
+            flat = in_order(value) if len(value) > 1 else value.copy()
+            raw = to_json(flat)
         except ValueError:
             pass  # a lone surrogate: the walk names its key
         else:
             _check_size(len(raw), where, limit)
-            return value.copy(), raw.decode()
+            return flat, raw.decode()
     walk = _Walk(hidden, key)
     normal = walk.start(value, where)
     raw = _write(normal).encode() if walk.large_float else to_json(normal)
@@ -98,6 +100,19 @@ def copy_json(value: Any) -> Any:
     return value
 
 
+def in_order(value: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a dict with its keys in the order of jsonb: the shorter first, of the same length by their bytes. What
+    stands under them is left as it is.
+    """
+    keys = sorted(value)  # by code points, which is the order of UTF-8's bytes
+    keys.sort(key=len if "".join(keys).isascii() else _byte_length)
+    return {key: value[key] for key in keys}
+
+
+def _byte_length(key: str) -> int:
+    return len(key.encode())
+
+
 def _is_flat(value: dict[Any, Any]) -> bool:
     """Whether a dict holds nothing but plain strings, numbers, booleans and None that need no second look."""
     for key, item in value.items():
@@ -111,7 +126,9 @@ def _is_flat(value: dict[Any, Any]) -> bool:
             if not -_SMALL_INT < item < _SMALL_INT:
                 return False
         elif kind is float:
-            if not -_LARGE_FLOAT < item < _LARGE_FLOAT:  # NaN fails this too
+            if (
+                not item or not -_LARGE_FLOAT < item < _LARGE_FLOAT
+            ):  # NaN fails this too; zero may have a sign
                 return False
         elif item is not None and kind is not bool:
             return False
@@ -217,7 +234,7 @@ class _Walk:
             if not math.isfinite(value):
                 raise _Fault(f"{value} cannot be stored: JSON has no such number")
             self.large_float = True
-        return value
+        return value + 0.0  # jsonb has no negative zero
 
     def number(self, value: Decimal | complex) -> str:
         """A number that JSON writes as text, like ``"1.10"``; one that is none is refused as a float's is."""
@@ -266,7 +283,7 @@ class _Walk:
         self.under = under
         if len(result) != count:
             raise _Fault("two keys of a dict are the same text in JSON")
-        return result
+        return in_order(result) if count > 1 else result
 
     def sequence(self, items: Iterable[Any], depth: int) -> list[Any]:
         if depth > MAX_DEPTH:

@@ -60,6 +60,40 @@ def test_the_first_execution_and_a_replay_see_the_same_value() -> None:
     assert seen[0] == seen[1] == {"1": [2, [3]], "d": "0.1"}
 
 
+def test_a_handler_that_iterates_over_what_a_step_returned_is_led_to_the_same_steps_by_a_replay() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        plan = ctx.step.run("plan", lambda: {"zebra": 1, "ant": {"tall": 1, "old": 2}})
+        for name in plan:
+            ctx.step.run(f"ship-{name}", note, name)
+            ctx.step.sleep(f"after-{name}", 10)
+
+    run_through(stepping(handler), seconds=10, rounds=2)
+    assert calls == ["ant", "zebra"]
+
+
+def test_a_handler_sees_its_state_in_the_same_order_whenever_it_is_called() -> None:
+    def first(state: dict[str, Any]) -> Any:
+        return {"zebra": 1, "ant": 2, "hippopotamus": 3}
+
+    def member(state: dict[str, Any], ctx: Any) -> Any:
+        calls.append((ctx.path, list(state), list(ctx.state)))
+        ctx.step.sleep("nap", 10)
+        return {ctx.path: 1}
+
+    stages = parallel(
+        Stage("left", actions=[Action("first", first), Action("one", member), Action("two", member)]),
+        Stage("right", actions=[Action("three", member)]),
+    )
+    workflow = Workflow("w", stages=[Stage("s", actions=[Action("zero", first)]), stages])
+    run_through(workflow, {"wombat": 0, "ox": 0}, seconds=10, rounds=2)
+    seen: dict[str, set[tuple[str, ...]]] = {}
+    for path, given, state in calls:
+        assert given == state
+        seen.setdefault(path, set()).add(tuple(given))
+    assert len(calls) == 6
+    assert {path: len(orders) for path, orders in seen.items()} == dict.fromkeys(seen, 1)
+
+
 def test_a_failed_step_is_recorded_and_opened_again_by_a_retry() -> None:
     def body(attempt: int) -> str:
         calls.append(attempt)

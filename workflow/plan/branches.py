@@ -3,7 +3,8 @@
 A parallel member reads the state as it was when its group started, plus what its own branch has
 added since. While a unit lives it keeps one state for each branch; a unit that comes back (after
 a crash, a wait or a backoff) folds the branch's state again from the input and the outputs, in
-the order in which they were merged.
+the order in which they were merged. Either way the keys stand as in a state that is read from the
+database, so that a handler iterates over the same whenever it is called again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from workflow.definitions import Tree
+from workflow.payload import in_order
 from workflow.plan.layout import layout, visible
 from workflow.plan.snapshot import RunSnapshot, fold, merged, standing
 
@@ -65,7 +67,10 @@ class States:
                 if branch not in self._own:
                     self._own.add(branch)
                     state = self._by_branch[branch] = dict(state)
+                known = len(state)
                 state.update(patch)
+                if len(state) != known:
+                    self._by_branch[branch] = in_order(state)
             if branch == 0:
                 return
             branch = self._layout.branch[self._tree.nodes[branch].parent]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workflow.definitions import Tree
+from workflow.payload import in_order
 from workflow.plan.layout import needed, visible
 from workflow.states import COMPENSATED, COMPLETED, PENDING
 
@@ -127,8 +128,8 @@ def _with_output(nodes: list[NodeSnapshot], among: Iterable[int], statuses: tupl
 def merged(
     tree: Tree, nodes: list[NodeSnapshot], state: dict[str, Any], outputs: Iterable[int]
 ) -> dict[str, Any]:
-    """A copy of `state` with the outputs of these nodes merged into it, one after another."""
-    state = dict(state)
+    """A copy of `state` with the outputs of these nodes merged into it, one after another; in the order of jsonb."""
+    result = dict(state)
     for ordinal in outputs:
-        state.update(nest(tree.nodes[ordinal].key, nodes[ordinal].output) or {})
-    return state
+        result.update(nest(tree.nodes[ordinal].key, nodes[ordinal].output) or {})
+    return result if len(result) == len(state) else in_order(result)
