@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from workflow.errors import FailureCode, InputInvalid
 from workflow.failures import MESSAGE_LIMIT, TRACEBACK_LIMIT, clean_text, describe
-from workflow.payload import encode, normalise
+from workflow.payload import encode, in_order, normalise
 
 
 class Card(BaseModel):
@@ -33,7 +33,7 @@ def thrown(error: BaseException) -> BaseException:
 def described(error: BaseException) -> dict[str, str | None]:
     found = describe(error, FailureCode.ACTION_FAILED, "order.pay.charge")
     assert list(found) == ["code", "message", "node", "type", "traceback"]
-    assert encode(found) == (found, json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+    assert encode(found) == (found, json.dumps(in_order(found), ensure_ascii=False, separators=(",", ":")))
     assert len(found["message"] or "") <= MESSAGE_LIMIT
     assert len(found["traceback"] or "") <= TRACEBACK_LIMIT
     return found
