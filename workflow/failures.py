@@ -7,6 +7,7 @@ dict that jsonb takes. NUL and lone surrogates are replaced, long texts are cut.
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ _FRAMES = 100  # a deep recursion repeats itself; formatting all of it takes lon
 _CHAIN = 100  # causes, contexts and group members that are looked at
 _OURS = str(Path(__file__).parent) + os.sep
 _CUT = "..."
+_CLASSES = 20  # of an exception and what it derives from
 
 
 def describe(error: BaseException, code: str, node: str | None) -> dict[str, str | None]:
@@ -38,6 +40,61 @@ def describe(error: BaseException, code: str, node: str | None) -> dict[str, str
         "type": _type_name(error),
         "traceback": _traceback(error),
     }
+
+
+class Recorded(Exception):
+    """Stands for an exception of a step that was recorded, and whose class cannot be made again: it is not known here
+    any more, was defined inside a function, or wants more than a message. Its text is that of the record."""
+
+
+def described_step(error: BaseException, code: str, node: str | None) -> dict[str, Any]:
+    """``describe``, and in ``classes`` what ``rebuilt`` needs: the exception's class, then those it derives from."""
+    return {**describe(error, code, node), "classes": _classes(error)}
+
+
+def rebuilt(described: dict[str, Any]) -> Exception:
+    """An exception like the one that was described: of its class, else of the nearest one that it derives from and
+    that can be found and made, else `Recorded`.
+
+    Nothing is imported for it and no `__init__` is called: it has its text as its only argument, and no attributes of
+    its own.
+    """
+    message = str(described.get("message") or described.get("type") or "")
+    names = described.get("classes")
+    for name in names if isinstance(names, list) else [f"builtins:{described.get('type')}"]:
+        if (error := _made(_class(str(name)), message)) is not None:
+            return error
+    return Recorded(f"{described.get('type')}: {message}")
+
+
+def _classes(error: BaseException) -> list[str]:
+    try:
+        mro = type(error).__mro__
+        known = [cls for cls in mro if issubclass(cls, Exception) and cls is not Exception]
+        return [clean_text(f"{cls.__module__}:{cls.__qualname__}", 500) for cls in known[:_CLASSES]]
+    except BaseException:
+        return []
+
+
+def _made(found: type[Exception] | None, message: str) -> Exception | None:
+    if found is None:
+        return None
+    try:
+        error = found.__new__(found, message)
+        error.args = (message,)
+        str(error)
+    except Exception:  # it wants arguments, or its text is made of attributes
+        return None
+    return error if isinstance(error, Exception) else None
+
+
+def _class(name: str) -> type[Exception] | None:
+    """The exception's class of this module and qualified name, if that module is loaded and has it."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
 def told(error: dict[str, Any]) -> str:

@@ -23,8 +23,8 @@ from django.core.exceptions import SynchronousOnlyOperation
 from workflow import payload
 from workflow.conf import conf
 from workflow.definitions.handlers import finished, taken_arguments
-from workflow.errors import Aborted, FailureCode, StepKeyReused, WaitTimeout
-from workflow.failures import describe
+from workflow.errors import Aborted, FailureCode, PayloadInvalid, StepKeyReused, WaitTimeout
+from workflow.failures import described_step
 from workflow.plan import Boundary, StepWrite, compact
 from workflow.plan.waits import correlation_of, published_text
 from workflow.signals import LEASE_LOST, Signal
@@ -144,7 +144,11 @@ class Steps:
                     continue
                 self._write(self._failed(key, "run", number, error))
                 raise
-            normal, text = self._encode(key, value)
+            try:
+                normal, text = self._encode(key, value)
+            except PayloadInvalid as error:
+                self._write(self._failed(key, "run", number, error))
+                raise
             self._write(self._completed(key, "run", number, text, compensate is not None))
             return normal  # type: ignore[no-any-return]
 
@@ -176,7 +180,11 @@ class Steps:
                     continue
                 await self._awrite(self._failed(key, "run", number, error))
                 raise
-            normal, text = self._encode(key, value)
+            try:
+                normal, text = self._encode(key, value)
+            except PayloadInvalid as error:
+                await self._awrite(self._failed(key, "run", number, error))
+                raise
             await self._awrite(self._completed(key, "run", number, text, compensate is not None))
             return normal  # type: ignore[no-any-return]
 
@@ -468,8 +476,10 @@ class Steps:
         return write
 
     def _failed(self, key: str, kind: str, number: int, error: BaseException) -> StepWrite:
-        code = FailureCode.WAIT_TIMEOUT if isinstance(error, WaitTimeout) else FailureCode.ACTION_FAILED
-        text = compact({**describe(error, code, self._attempt.path), "attempt": self._attempt.number})
+        code = FailureCode.ACTION_FAILED
+        if isinstance(error, WaitTimeout | PayloadInvalid):
+            code = FailureCode(error.code)
+        text = compact({**described_step(error, code, self._attempt.path), "attempt": self._attempt.number})
         return StepWrite(self._attempt.ordinal, self._phase, key, kind, "failed", attempt=number, error=text)
 
 

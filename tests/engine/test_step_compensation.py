@@ -10,6 +10,7 @@ from pydantic import BaseModel, model_validator
 
 from tests.support.runs import names, node, run_through, staged
 from workflow import Action, Fatal, Stage, WaitTimeout, Workflow, parallel, workflows
+from workflow.errors import PayloadInvalid
 from workflow.models import RunEvent, Step
 from workflow.testing import advance, drain
 
@@ -306,3 +307,64 @@ def test_a_step_of_a_compensation_has_none_itself() -> None:
     assert done == []
     (failure,) = RunEvent.objects.filter(run_id=status.run.id, name="action.compensation_failed")
     assert "which nothing undoes" in failure.data["error"]["message"]
+
+
+class OutOfStock(LookupError):
+    def __init__(self, sku: str, left: int) -> None:
+        super().__init__(f"{left} of {sku}")
+        self.sku = sku
+
+
+def test_a_step_that_took_the_place_of_a_failed_one_is_undone() -> None:
+    class Local(OutOfStock):
+        pass
+
+    def fast(error: Exception) -> None:
+        raise error
+
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        for number, error in enumerate(
+            (ValueError("no"), OutOfStock("x", 0), Local("y", 1), OSError(2, "none"))
+        ):
+            try:
+                ctx.step.run(f"fast {number}", fast, error)
+            except (ValueError, OSError, OutOfStock) as caught:
+                ctx.step.run(f"slow {number}", do, str(caught), compensate=undone.append)
+
+    status = run_through(staged(Action("book", handler), Action("bad", bad)))
+    assert status.run.error is not None
+    assert "compensation_failures" not in status.run.error
+    assert undone == ["[Errno 2] none", "1 of y", "0 of x", "no"]
+
+
+def test_an_async_step_that_took_the_place_of_one_with_an_unstorable_result_is_undone() -> None:
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        try:
+            await ctx.step.arun("fast", lambda: b"bytes")
+        except PayloadInvalid as caught:
+            await ctx.step.arun("slow", do, type(caught).__name__, compensate=undone.append)
+
+    status = run_through(staged(Action("book", handler), Action("bad", bad)))
+    assert undone == ["PayloadInvalid"]
+    assert status.run.error is not None
+    assert "compensation_failures" not in status.run.error
+
+
+def test_a_failed_step_whose_exception_cannot_be_made_again_is_told_by_a_plain_one() -> None:
+    class Odd(Exception):
+        pass
+
+    def fast() -> None:
+        raise Odd("strange")
+
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        try:
+            ctx.step.run("fast", fast)
+        except Exception as caught:
+            done.append(type(caught).__name__)
+            done.append(str(caught))
+            ctx.step.run("slow", do, "slow", compensate=undone.append)
+
+    run_through(staged(Action("book", handler), Action("bad", bad)))
+    assert undone == ["slow"]
+    assert done == ["Odd", "strange", "slow", "Recorded", "Odd: strange"]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from workflow.definitions.handlers import taken_arguments
 from workflow.errors import WaitTimeout
+from workflow.failures import rebuilt
 from workflow.sql import ledger as sql
 from workflow.store.pipeline import Rows, Statement
 
@@ -68,7 +69,7 @@ class Replay:
         compensate: Callable[..., Any] | None = None,
         **kwargs: object,
     ) -> Any:
-        """What the step has returned; at the step that is to be undone, `Found`."""
+        """What the step has returned, or raised; at the step that is to be undone, `Found`."""
         self._load()
         return self._run(key, compensate)
 
@@ -128,6 +129,9 @@ class Replay:
         self._rows = {row[0]: row for row in rows}
 
     def _run(self, key: str, compensate: Callable[..., Any] | None) -> Any:
+        row = self._row(key)
+        if row[1] == "run" and row[2] == "failed" and (error := _error(row)).get("type"):
+            raise rebuilt(error)  # no end: a handler that had caught it went on to other steps
         value = self._settled(key, "run")
         if key != self._key:
             return value
@@ -144,7 +148,7 @@ class Replay:
     def _waited(self, key: str) -> Any:
         row = self._row(key)
         if row[1] in ("poll", "event") and row[2] == "failed":
-            raise WaitTimeout(f"step {key!r}: nothing in time")
+            raise WaitTimeout(_error(row).get("message") or f"step {key!r}: nothing in time")
         return self._settled(key, "poll" if row[1] == "poll" else "event")
 
     def _settled(self, key: str, kind: str) -> Any:
@@ -165,3 +169,8 @@ class Replay:
     def _strayed(self, reason: str) -> Strayed:
         self.ended = Strayed(f"step {self._key!r} cannot be undone: {reason}")
         return self.ended
+
+
+def _error(row: tuple[Any, ...]) -> dict[str, Any]:
+    """What the row says of its failure. That of a body which was cut short, and raised nothing, has no `type`."""
+    return json.loads(row[6]) if row[6] else {}
