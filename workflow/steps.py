@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from workflow.conf import conf
 from workflow.definitions.handlers import finished, taken_arguments
 from workflow.errors import Aborted, FailureCode, PayloadInvalid, StepKeyReused, WaitTimeout
 from workflow.failures import described_step
+from workflow.hands import Hands, Suspend, Wait
 from workflow.plan import Boundary, StepWrite, compact
 from workflow.plan.waits import correlation_of, published_text
 from workflow.signals import LEASE_LOST, Signal
@@ -40,18 +42,6 @@ NAMES = {"run": "run", "sleep": "sleep", "poll": "wait_for", "event": "wait_even
 """What each kind of ledger row is called as a method."""
 MIN_POLL_LEASE = 60.0
 """A poll in hand says in the ledger that the next is not due for so many seconds, however short its interval."""
-
-
-class Suspend(BaseException):
-    """Raised through a handler by a step that has to wait `delay` seconds; `steps` are written as it parks.
-
-    Not an Exception, so that no `except Exception` of the handler swallows it.
-    """
-
-    def __init__(self, delay: float, steps: list[StepWrite]) -> None:
-        super().__init__(delay)
-        self.delay = delay
-        self.steps = steps
 
 
 class Host(Protocol):
@@ -106,6 +96,11 @@ class Steps:
         self._phase = "compensate" if attempt.compensating else "run"
         self._used: set[str] = set()
         self._rows: dict[str, _Row] | None = None
+        self.hands = Hands(attempt.signal, lambda: self.ended is not None, self._suspend, self._awrite)
+        """Which steps are at work: an execution ends after them."""
+        self._waits: list[Wait] = []
+        self._parked_by: int | None = None
+        self._lock = threading.Lock()
         self.ended: Suspend | StepKeyReused | None = None
         """What has ended this execution, also where the handler has caught it: no step goes on after that."""
 
@@ -130,27 +125,28 @@ class Steps:
         handler is replayed up to here to find it. Raises `StepKeyReused`, `PayloadInvalid`, and whatever `fn` raises.
         """
         lease = self._check_run(key, lease, attempts, compensate)
-        row = self._open(key, "run")
-        if row is not None and row.status == "completed":
-            return row.value  # type: ignore[no-any-return]
-        number = 0
-        while True:
-            number += 1
-            self._write(self._started(key, number, lease))
-            try:
-                value = fn(*args, **kwargs)
-            except Exception as error:
-                if number < attempts:
-                    continue
-                self._write(self._failed(key, "run", number, error))
-                raise
-            try:
-                normal, text = self._encode(key, value)
-            except PayloadInvalid as error:
-                self._write(self._failed(key, "run", number, error))
-                raise
-            self._write(self._completed(key, "run", number, text, compensate is not None))
-            return normal  # type: ignore[no-any-return]
+        with self.hands():
+            row = self._open(key, "run")
+            if row is not None and row.status == "completed":
+                return row.value  # type: ignore[no-any-return]
+            number = 0
+            while True:
+                number += 1
+                self._write(self._started(key, number, lease))
+                try:
+                    value = fn(*args, **kwargs)
+                except Exception as error:
+                    if number < attempts:
+                        continue
+                    self._write(self._failed(key, "run", number, error))
+                    raise
+                try:
+                    normal, text = self._encode(key, value)
+                except PayloadInvalid as error:
+                    self._write(self._failed(key, "run", number, error))
+                    raise
+                self._write(self._completed(key, "run", number, text, compensate is not None))
+                return normal  # type: ignore[no-any-return]
 
     async def arun(
         self,
@@ -164,29 +160,30 @@ class Steps:
     ) -> T:
         """`run`, for `async` handlers; `fn` may be `async` or plain."""
         lease = self._check_run(key, lease, attempts, compensate)
-        row = await self._aopen(key, "run")
-        if row is not None and row.status == "completed":
-            return row.value  # type: ignore[no-any-return]
-        number = 0
-        while True:
-            number += 1
-            await self._awrite(self._started(key, number, lease))
-            try:
-                value: Any = fn(*args, **kwargs)
-                if isinstance(value, Awaitable):
-                    value = await value
-            except Exception as error:
-                if number < attempts:
-                    continue
-                await self._awrite(self._failed(key, "run", number, error))
-                raise
-            try:
-                normal, text = self._encode(key, value)
-            except PayloadInvalid as error:
-                await self._awrite(self._failed(key, "run", number, error))
-                raise
-            await self._awrite(self._completed(key, "run", number, text, compensate is not None))
-            return normal  # type: ignore[no-any-return]
+        async with self.hands():
+            row = await self._aopen(key, "run")
+            if row is not None and row.status == "completed":
+                return row.value  # type: ignore[no-any-return]
+            number = 0
+            while True:
+                number += 1
+                await self._awrite(self._started(key, number, lease))
+                try:
+                    value: Any = fn(*args, **kwargs)
+                    if isinstance(value, Awaitable):
+                        value = await value
+                except Exception as error:
+                    if number < attempts:
+                        continue
+                    await self._awrite(self._failed(key, "run", number, error))
+                    raise
+                try:
+                    normal, text = self._encode(key, value)
+                except PayloadInvalid as error:
+                    await self._awrite(self._failed(key, "run", number, error))
+                    raise
+                await self._awrite(self._completed(key, "run", number, text, compensate is not None))
+                return normal  # type: ignore[no-any-return]
 
     def _check_run(
         self, key: str, lease: Seconds, attempts: int, compensate: Callable[..., Any] | None
@@ -211,12 +208,14 @@ class Steps:
         it begins.
         """
         seconds = _check_seconds("seconds", seconds, zero=True)
-        self._slept(key, self._open(key, "sleep"), seconds)
+        with self.hands():
+            self._slept(key, self._open(key, "sleep"), seconds)
 
     async def asleep(self, key: str, seconds: Seconds) -> None:
         """`sleep`, for `async` handlers."""
         seconds = _check_seconds("seconds", seconds, zero=True)
-        self._slept(key, await self._aopen(key, "sleep"), seconds)
+        async with self.hands():
+            self._slept(key, await self._aopen(key, "sleep"), seconds)
 
     def _slept(self, key: str, row: _Row | None, seconds: float) -> None:
         left = seconds if row is None or row.deadline is None else row.deadline - time.monotonic()
@@ -234,11 +233,12 @@ class Steps:
         Both are seconds or a `timedelta`. An exception of `poll` is the handler's.
         """
         interval, timeout = _check_wait(interval, timeout)
-        row = self._open(key, "poll")
-        if row is not None and row.status == "completed":
-            return row.value  # type: ignore[no-any-return]
-        self._write(self._polling(key, interval, timeout))
-        return self._polled(key, row, poll(), interval, timeout, self._write)  # type: ignore[no-any-return]
+        with self.hands():
+            row = self._open(key, "poll")
+            if row is not None and row.status == "completed":
+                return row.value  # type: ignore[no-any-return]
+            self._write(self._polling(key, interval, timeout))
+            return self._polled(key, row, poll(), interval, timeout, self._write)  # type: ignore[no-any-return]
 
     async def await_for(
         self,
@@ -249,19 +249,20 @@ class Steps:
     ) -> T:
         """`wait_for`, for `async` handlers; `poll` may be `async` or plain."""
         interval, timeout = _check_wait(interval, timeout)
-        row = await self._aopen(key, "poll")
-        if row is not None and row.status == "completed":
-            return row.value  # type: ignore[no-any-return]
-        await self._awrite(self._polling(key, interval, timeout))
-        value: Any = poll()
-        if isinstance(value, Awaitable):
-            value = await value
-        writes: list[StepWrite] = []
-        try:
-            return self._polled(key, row, value, interval, timeout, writes.append)  # type: ignore[no-any-return]
-        finally:
-            for write in writes:
-                await self._awrite(write)
+        async with self.hands():
+            row = await self._aopen(key, "poll")
+            if row is not None and row.status == "completed":
+                return row.value  # type: ignore[no-any-return]
+            await self._awrite(self._polling(key, interval, timeout))
+            value: Any = poll()
+            if isinstance(value, Awaitable):
+                value = await value
+            writes: list[StepWrite] = []
+            try:
+                return self._polled(key, row, value, interval, timeout, writes.append)  # type: ignore[no-any-return]
+            finally:
+                for write in writes:
+                    await self._awrite(write)
 
     def _polling(self, key: str, interval: float, timeout: float | None) -> StepWrite:
         poll = max(interval, MIN_POLL_LEASE)
@@ -303,15 +304,16 @@ class Steps:
         `timedelta` (None: never), `WaitTimeout` is raised.
         """
         _, timeout = _check_wait(1, timeout)
-        row = self._open(key, "event")
-        if row is not None and row.status == "completed":
-            return row.value
-        if self._is_over(row, timeout):
-            self._write(self._event_failed(key))
-            return self._event_after_timeout(key, self._read_again(key))
-        self._check_event(key, event)
-        correlation = self._correlation(key, correlate, finished(self._correlated(correlate)))
-        return self._park(key, event, correlation, row, timeout)
+        with self.hands():
+            row = self._open(key, "event")
+            if row is not None and row.status == "completed":
+                return row.value
+            if self._is_over(row, timeout):
+                self._write(self._event_failed(key))
+                return self._event_after_timeout(key, self._read_again(key))
+            self._check_event(key, event)
+            correlation = self._correlation(key, correlate, finished(self._correlated(correlate)))
+            return self._park(key, event, correlation, row, timeout)
 
     async def await_event(
         self,
@@ -322,17 +324,18 @@ class Steps:
     ) -> Any:
         """`wait_event`, for `async` handlers."""
         _, timeout = _check_wait(1, timeout)
-        row = await self._aopen(key, "event")
-        if row is not None and row.status == "completed":
-            return row.value
-        if self._is_over(row, timeout):
-            await self._awrite(self._event_failed(key))
-            return self._event_after_timeout(key, await self._aread_again(key))
-        self._check_event(key, event)
-        value: Any = self._correlated(correlate)
-        if isinstance(value, Awaitable):
-            value = await value
-        return self._park(key, event, self._correlation(key, correlate, value), row, timeout)
+        async with self.hands():
+            row = await self._aopen(key, "event")
+            if row is not None and row.status == "completed":
+                return row.value
+            if self._is_over(row, timeout):
+                await self._awrite(self._event_failed(key))
+                return self._event_after_timeout(key, await self._aread_again(key))
+            self._check_event(key, event)
+            value: Any = self._correlated(correlate)
+            if isinstance(value, Awaitable):
+                value = await value
+            return self._park(key, event, self._correlation(key, correlate, value), row, timeout)
 
     def _is_over(self, row: _Row | None, timeout: float | None) -> bool:
         return row is not None and row.status == "waiting" and self._left(row, timeout) <= 0
@@ -376,9 +379,14 @@ class Steps:
     # --- the ledger -----------------------------------------------------------------------------
 
     def _suspended(self, delay: float, step: StepWrite) -> Suspend:
-        suspended = Suspend(delay, [step])
-        self.ended = self.ended or suspended  # the first of several that wait at once, in threads or tasks
-        return suspended
+        wait = Wait(delay, step)
+        self._waits.append(wait)
+        return Suspend(wait, self._waits)
+
+    def _suspend(self, suspended: Suspend) -> None:
+        if self.ended is None:
+            self.ended = suspended
+            self._parked_by = threading.get_ident()
 
     def _reused(self, reason: str) -> StepKeyReused:
         self.ended = StepKeyReused(reason)
@@ -390,13 +398,13 @@ class Steps:
             raise SynchronousOnlyOperation(
                 f"ctx.step.{name} would block the event loop: an async handler awaits ctx.step.a{name}"
             )
-        self._check_key(key)
+        self._check_key(key, kind)
         if self._rows is None:
             self._take(self._attempt.read((sql.LOAD_STEPS, self._where())))
         return self._found(key, kind)
 
     async def _aopen(self, key: str, kind: str) -> _Row | None:
-        self._check_key(key)
+        self._check_key(key, kind)
         if self._rows is None:
             self._take(await self._attempt.aread((sql.LOAD_STEPS, self._where())))
         return self._found(key, kind)
@@ -430,16 +438,28 @@ class Steps:
             raise WaitTimeout(row.error["message"])
         return None
 
-    def _check_key(self, key: str) -> None:
+    def _check_key(self, key: str, kind: str) -> None:
         self._attempt.signal.raise_if_aborted()
-        if self.ended is not None:
+        if self.ended is not None and not self._may_still_park(kind):
             raise self.ended
+        if self.hands.over:
+            raise RuntimeError(f"step {key!r} was begun when its handler had ended already")
         if not isinstance(key, str) or not key or len(key) > 255:
             raise TypeError(f"a step's key is a string of 1 to 255 characters, not {key!r}")
         payload.normalise(key, "step key")
-        if key in self._used:
+        with self._lock:
+            is_new = key not in self._used
+            self._used.add(key)
+        if not is_new:
             raise self._reused(f"step {key!r} is used twice in one execution of {self._attempt.path}")
-        self._used.add(key)
+
+    def _may_still_park(self, kind: str) -> bool:
+        """Whether a wait is written with the one that has suspended the handler: it is another thread's."""
+        return (
+            isinstance(self.ended, Suspend)
+            and kind in ("sleep", "event")
+            and threading.get_ident() != self._parked_by
+        )
 
     def _left(self, row: _Row | None, timeout: float | None) -> float:
         if row is not None and row.deadline is not None:

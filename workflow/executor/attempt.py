@@ -31,12 +31,13 @@ from workflow.executor.replay import Found, Replay, Strayed
 from workflow.executor.transactions import CheckpointRefused, Transaction
 from workflow.executor.values import Invalid, encode_output, refusals, validated
 from workflow.failures import describe
+from workflow.hands import Suspend
 from workflow.payload import copy_json
 from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
 from workflow.signals import SHUTDOWN, Signal
 from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
-from workflow.steps import Steps, Suspend
+from workflow.steps import Steps
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort, refresh_connections
 from workflow.store.settle import Lease, Rejected, Settlement
@@ -172,7 +173,7 @@ class Attempt:
             self.signal.raise_if_aborted()  # it waited for a thread, and nobody waits for it any more
             failpoints.hit("attempt.before")
             with clean_connections(self.path):
-                return self._run_atomic() if self.atomic else self._conclude(self._call())
+                return self._run_atomic() if self.atomic else self._conclude(self._call_whole())
         except BaseException as error:
             return self._failure(error)
 
@@ -185,13 +186,29 @@ class Attempt:
             self.begun = time.monotonic()
             self.signal.raise_if_aborted()
             failpoints.hit("attempt.before")
-            value = await self._call()
+            value = await self._acall_whole()
             timeout = self.action.timeout
             if timeout is not None and time.monotonic() - self.begun > timeout:
                 return self.timed_out(FailureCode.ACTION_TIMEOUT, timeout)
             return self._conclude(value)
         except BaseException as error:
             return self._failure(error)
+
+    def _call_whole(self) -> Any:
+        """Calls the handler, and waits for steps that are still at work in other threads when it has ended."""
+        try:
+            return self._call()
+        finally:
+            if self._steps is not None:
+                self._steps.hands.end()
+
+    async def _acall_whole(self) -> Any:
+        """The same for an `async` one, and steps in other tasks."""
+        try:
+            return await self._call()
+        finally:
+            if self._steps is not None:
+                await self._steps.hands.aend()
 
     def _call(self) -> Any:
         if self._undoing is not None:

@@ -7,13 +7,16 @@ steps has to lead to the same steps, here as in any replay.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from workflow.definitions.handlers import taken_arguments
 from workflow.errors import WaitTimeout
 from workflow.failures import rebuilt
+from workflow.hands import TURNS
 from workflow.sql import ledger as sql
 from workflow.store.pipeline import Rows, Statement
 
@@ -58,6 +61,8 @@ class Replay:
         self._question: Statement = (sql.LOAD_STEPS, (run_id, node_id, "run"))
         self._key = key
         self._rows: dict[str, tuple[Any, ...]] | None = None
+        self._loading: asyncio.Future[Rows] | None = None
+        self._strayed_in: int | None = None
         self.ended: Found | Strayed | None = None
         """What has ended the replay, also where the handler has caught it: no step goes on after that."""
 
@@ -82,7 +87,7 @@ class Replay:
         **kwargs: object,
     ) -> Any:
         """`run`, for `async` handlers."""
-        await self._aload()
+        await self._aload(key)
         return self._run(key, compensate)
 
     def sleep(self, key: str, seconds: object) -> None:
@@ -92,7 +97,7 @@ class Replay:
 
     async def asleep(self, key: str, seconds: object) -> None:
         """`sleep`, for `async` handlers."""
-        await self._aload()
+        await self._aload(key)
         self._slept(key)
 
     def wait_for(self, key: str, poll: object, *args: object, **kwargs: object) -> Any:
@@ -102,7 +107,7 @@ class Replay:
 
     async def await_for(self, key: str, poll: object, *args: object, **kwargs: object) -> Any:
         """`wait_for`, for `async` handlers."""
-        await self._aload()
+        await self._aload(key)
         return self._waited(key)
 
     def wait_event(self, key: str, event: object, *args: object, **kwargs: object) -> Any:
@@ -112,7 +117,7 @@ class Replay:
 
     async def await_event(self, key: str, event: object, *args: object, **kwargs: object) -> Any:
         """`wait_event`, for `async` handlers."""
-        await self._aload()
+        await self._aload(key)
         return self._waited(key)
 
     # --- inside ---------------------------------------------------------------------------------
@@ -121,9 +126,18 @@ class Replay:
         if self._rows is None:
             self._take(self._ledger.read(self._question))
 
-    async def _aload(self) -> None:
+    async def _aload(self, key: str) -> None:
+        """Steps in several tasks go on together from here; those that had not completed let the others go first, of
+        which one may be the step that is looked for.
+        """
         if self._rows is None:
-            self._take(await self._ledger.aread(self._question))
+            if self._loading is None:
+                self._loading = asyncio.ensure_future(self._ledger.aread(self._question))
+            self._take(await asyncio.shield(self._loading))
+        assert self._rows is not None
+        if key not in self._rows or self._rows[key][2] != "completed":
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
 
     def _take(self, rows: Rows) -> None:
         self._rows = {row[0]: row for row in rows}
@@ -158,7 +172,7 @@ class Replay:
         return None if row[4] is None else json.loads(row[4])
 
     def _row(self, key: str) -> tuple[Any, ...]:
-        if self.ended is not None:
+        if self.ended is not None and not self._may_still_find():
             raise self.ended
         assert self._rows is not None
         row = self._rows.get(key)
@@ -167,8 +181,14 @@ class Replay:
         return row
 
     def _strayed(self, reason: str) -> Strayed:
-        self.ended = Strayed(f"step {self._key!r} cannot be undone: {reason}")
-        return self.ended
+        strayed = Strayed(f"step {self._key!r} cannot be undone: {reason}")
+        if self.ended is None:
+            self.ended, self._strayed_in = strayed, threading.get_ident()
+        return strayed
+
+    def _may_still_find(self) -> bool:
+        """Whether it is another thread of the handler that has strayed."""
+        return isinstance(self.ended, Strayed) and threading.get_ident() != self._strayed_in
 
 
 def _error(row: tuple[Any, ...]) -> dict[str, Any]:

@@ -1,0 +1,238 @@
+"""Several steps at once in one execution: none is done twice, and none is missed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support.moving import Worked
+from tests.support.runs import node
+from workflow import Action, Fatal, Stage, Workflow, workflows
+from workflow.models import Step
+from workflow.registry import registry
+from workflow.results import RunHandle
+from workflow.testing import advance, drain
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+bodies: list[Any] = []
+got: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    bodies.clear()
+    got.clear()
+    with registry.isolated():
+        registry.clear()
+        yield
+
+
+async def slow(name: str, seconds: float = 0.5) -> str:
+    bodies.append(name)
+    await asyncio.sleep(seconds)
+    return name
+
+
+def slow_plain(name: str, seconds: float = 0.5) -> str:
+    bodies.append(name)
+    time.sleep(seconds)
+    return name
+
+
+def boom(state: dict[str, Any]) -> None:
+    raise Fatal("boom")
+
+
+def started(handler: Any, *after: Action, **options: Any) -> RunHandle:
+    stage = Stage("s", actions=[Action("a", handler, **options), *after])
+    return workflows.dispatch(Workflow("w", stages=[stage]), {})
+
+
+def work_on(handle: RunHandle, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """A process that works until this run is over; `meanwhile` is done by a handler in it."""
+
+    def keep(state: dict[str, Any]) -> None:
+        meanwhile()
+        until(lambda: handle.status().run.finished_at is not None)
+
+    workflows.dispatch(Workflow("keeps-it-busy", stages=[Stage("s", actions=[Action("a", keep)])]), {})
+    Worked(concurrency=4)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_body_beside_a_sleep_is_not_called_again_while_it_is_at_work() -> None:
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        got.append(
+            await asyncio.gather(ctx.step.arun("work", slow, "work", 1.5), ctx.step.asleep("nap", 0.3))
+        )
+
+    handle = started(handler)
+    work_on(handle)
+    assert bodies == ["work"]
+    assert got == [["work", None]]
+    assert node(handle.status(), "w.s.a").attempt == 1
+
+
+def test_a_branch_of_steps_goes_on_beside_a_sleep() -> None:
+    async def branch(ctx: Any) -> str:
+        first = await ctx.step.arun("first", slow, "first", 0.05)
+        return str(await ctx.step.arun("second", slow, f"{first} and second", 0.05))
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.step.asleep("nap", 100))
+            task = group.create_task(branch(ctx))
+        got.append(task.result())
+
+    handle = started(handler)
+    drain(handle.run_id)
+    assert bodies == ["first", "first and second"]
+    assert set(Step.objects.values_list("key", "status")) == {
+        ("nap", "waiting"),
+        ("first", "completed"),
+        ("second", "completed"),
+    }
+    advance(100)
+    drain(handle.run_id)
+    assert got == ["first and second"]
+    assert bodies == ["first", "first and second"]
+
+
+def test_all_events_that_are_waited_for_at_once_are_parked() -> None:
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        waits = ctx.step.await_event("a", "x"), ctx.step.await_event("b", "y", timeout=100)
+        got.append(await asyncio.gather(*waits, ctx.step.asleep("nap", 1000)))
+
+    handle = started(handler)
+    drain(handle.run_id)
+    assert set(Step.objects.values_list("status", flat=True)) == {"waiting"}
+    for event, payload in (("y", 2), ("x", 1)):
+        workflows.publish(event, payload)
+        drain(handle.run_id)
+    advance(1000)
+    drain(handle.run_id)
+    assert got == [[1, 2, None]]
+
+
+def test_an_event_that_comes_while_a_body_is_at_work_beside_its_wait_is_taken() -> None:
+    def publish() -> None:
+        until(lambda: "work" in bodies)
+        time.sleep(0.5)
+        workflows.publish("x", 1)
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        got.append(
+            await asyncio.gather(ctx.step.await_event("a", "x"), ctx.step.arun("work", slow, "work", 1.5))
+        )
+
+    handle = started(handler, attempts=1)
+    work_on(handle, publish)
+    assert got == [[1, "work"]]
+    assert bodies == ["work"]
+
+
+def test_an_attempt_that_fails_leaves_what_is_in_hand_to_the_next_one_as_done() -> None:
+    async def bad(attempt: int) -> str:
+        await asyncio.sleep(0.05)
+        if attempt == 1:
+            raise ValueError("first time")
+        return "good"
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        steps = ctx.step.arun("bad", bad, ctx.attempt), ctx.step.arun("work", slow, "work", 1.0)
+        got.append(await asyncio.gather(*steps, ctx.step.asleep("nap", 0.1)))
+
+    handle = started(handler, attempts=2, backoff=0.1)
+    work_on(handle)
+    assert got == [["good", "work", None]]
+    assert bodies == ["work"]
+    assert node(handle.status(), "w.s.a").attempt == 2
+
+
+def test_a_sleep_inside_the_body_of_a_step_suspends_the_handler() -> None:
+    async def body(ctx: Any) -> str:
+        await ctx.step.asleep("inner", 10)
+        return "slept"
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        outer = ctx.step.arun("one", body, ctx), ctx.step.arun("two", slow, "two", 0.05)
+        got.append(await asyncio.gather(*outer))
+
+    handle = started(handler)
+    drain(handle.run_id)
+    assert not got
+    advance(10)
+    drain(handle.run_id)
+    assert got == [["slept", "two"]]
+    assert bodies == ["two"]
+
+
+def test_a_body_in_another_thread_is_not_called_again_while_it_is_at_work() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        def run() -> None:
+            got.append(ctx.step.run("work", slow_plain, "work", 1.5))
+
+        work = threading.Thread(target=run)
+        work.start()
+        time.sleep(0.2)
+        ctx.step.sleep("nap", 0.3)
+        work.join()
+
+    handle = started(handler)
+    work_on(handle)
+    assert bodies == ["work"]
+    assert got == ["work", "work"]
+    assert handle.status().run.status == "completed"
+
+
+def test_waits_in_several_threads_are_parked_together() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            waits = [pool.submit(ctx.step.wait_event, key, key) for key in ("x", "y")]
+        got.append([wait.result() for wait in waits])
+
+    def publish() -> None:
+        until(lambda: Step.objects.filter(status="waiting").count() == 2)
+        for event in ("y", "x"):
+            workflows.publish(event, event)
+
+    handle = started(handler)
+    work_on(handle, publish)
+    assert got == [["x", "y"]]
+    assert handle.status().run.status == "completed"
+
+
+@pytest.mark.parametrize("first", ["bad", "nap", "work"])
+def test_a_step_is_undone_whatever_was_at_work_beside_it(first: str) -> None:
+    async def bad() -> None:
+        await asyncio.sleep(0.1)
+        raise Fatal("bad")
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        steps = {
+            "bad": lambda: ctx.step.arun("bad", bad),
+            "nap": lambda: ctx.step.asleep("nap", 100),
+            "work": lambda: ctx.step.arun("work", slow, "work", 0.3, compensate=got.append),
+        }
+        await asyncio.gather(steps.pop(first)(), *(step() for step in steps.values()))
+
+    handle = started(handler)
+    drain(handle.run_id)
+    status = handle.status()
+    assert status.run.error is not None
+    assert "compensation_failures" not in status.run.error
+    assert got == ["work"]
+    assert bodies == ["work"]
