@@ -24,6 +24,7 @@ from workflow.executor.outcomes import tell
 from workflow.executor.questions import Question
 from workflow.executor.runtime import Runtime
 from workflow.plan import (
+    Answered,
     Boundary,
     Due,
     Fact,
@@ -48,7 +49,8 @@ logger = logging.getLogger("workflow")
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between two tries to read what a refused move needs, while the database is away."""
+"""Seconds between two tries to read what a refused move needs, while the database is away. Beside handlers that are at
+work a node is started so long after a refusal: the shorter one, and the longer one if it was its start."""
 MAX_REFUSALS = 3
 """How often in a row a unit's data may be refused before its job goes back to the queue."""
 
@@ -65,6 +67,10 @@ class Execution:
         self.lease = claim.lease(run.places)
         self.workflow = workflow
         self.inbox: list[Fact] = []
+        self._apart: list[Fact] = []
+        """Facts to be planned one at a time, before those of the inbox: together the database has refused them."""
+        self._refusals = 0
+        """How many boundaries in a row it has refused."""
         self.attempts: dict[int, Attempt] = {}
         self.stopping = False
         self.settling = False
@@ -183,7 +189,6 @@ class Execution:
         """Drives the unit until it lets go of its job, or has lost it."""
         facts: list[Fact] = []
         move = self._next(facts)
-        refusals = 0
         settled = self.claim.opened is not None  # the claim has settled it
         self.claim.started = True
         while True:
@@ -193,12 +198,10 @@ class Execution:
                 if move.boundary.moves:  # perhaps it is only where the job was to go that does not fit
                     move, facts = await self._plan_unmoved(move, facts, str(rejected)), []
                     continue
-                refusals += 1
-                if refusals > MAX_REFUSALS:
-                    raise
                 move, facts = await self._plan_anew(rejected, facts), []
                 continue
-            refusals = 0
+            if not move.boundary.empty:
+                self._refusals = 0
             if not settled or self._is_lost():
                 reason = self.lost or await (
                     self._insist(self._loss) if move.boundary.moves else self._loss()
@@ -216,10 +219,10 @@ class Execution:
             if move.done:
                 return
             self._launch(move)
-            if self.stopping and not self.attempts and not self.inbox:
+            if self.stopping and not self.attempts and not self._heard():
                 await self._release()
                 return
-            facts = await self._runtime.facts(self)
+            facts = [self._apart.pop(0)] if self._apart else await self._runtime.facts(self)
             if self._is_lost():
                 return
             move = self._next(facts) if facts else Move()
@@ -272,6 +275,10 @@ class Execution:
     async def _plan_anew(self, rejected: Rejected, facts: Sequence[Fact]) -> Move:
         """Reads the run again; what the database would not take becomes the error of its node.
 
+        Of several facts nobody can tell which it was: they are planned again one at a time, each in a boundary of
+        its own, and only the one that is refused alone is at fault. One that merely starts its node is at no fault
+        at all: it is put off while others are at work, and the job goes back to the queue when none is.
+
         A node that is no longer `running` was settled by somebody else (an atomic handler that
         finished just as its time was up): the plan made anew goes on from there.
         """
@@ -282,27 +289,42 @@ class Execution:
             logger.info(
                 "run %s: %s was settled by somebody else just before, which stands", self.lease.run_id, paths
             )
-        facts = [fact for fact in facts if fact not in settled]
-        if facts or not settled:
+        left = [fact for fact in facts if fact not in settled]
+        if left or not settled:
             # Its first line: what follows may quote the row, which holds the user's data.
             reason = str(rejected).partition("\n")[0]
             logger.error("run %s: the database refused a boundary: %s", self.lease.run_id, reason)
         if run is None:
             raise rejected
-        failed: list[Fact] = []
-        for fact in facts:
-            node = self.workflow.tree.nodes[fact.ordinal]
-            error = fault(
-                FailureCode.ACTION_FAILED, f"the database refused the outcome: {rejected}", node.path
-            )
-            if node.kind == states.ACTION:
-                failed.append(Failed(fact.ordinal, error, final=True))
-            else:
-                failed.append(Refused(fact.ordinal, error))
-        waiting = {fact.ordinal for fact in (*failed, *self.inbox)}  # heard of already, or about to be
-        self._replan(run, {*self.attempts, *waiting})
-        self.inbox[:0] = failed
-        return self._plan.begin()
+        alone = left[0] if len(facts) == len(left) == 1 else None
+        put_off = (
+            alone.ordinal if alone is not None and _is_start(alone) and self._has_others(alone) else None
+        )
+        if put_off is None:
+            self._refusals += 1
+            if self._refusals > MAX_REFUSALS:
+                raise rejected
+        if alone is not None and not _is_start(alone):
+            left = [self._refused(alone, rejected)]
+        # A plan that is made anew knows by itself what is due.
+        self._apart[:0] = [fact for fact in left if not isinstance(fact, Due) and fact.ordinal != put_off]
+        return self._begin_anew(run, put_off, gently=True)
+
+    def _refused(self, fact: Fact, rejected: Rejected) -> Fact:
+        """The fact of a node whose outcome the database would not take."""
+        node = self.workflow.tree.nodes[fact.ordinal]
+        error = fault(FailureCode.ACTION_FAILED, f"the database refused the outcome: {rejected}", node.path)
+        if node.kind == states.ACTION and not isinstance(fact, Refused):
+            return Failed(fact.ordinal, error, final=True)
+        return Refused(fact.ordinal, error)
+
+    def _has_others(self, fact: Fact) -> bool:
+        """Whether other members of the unit are at work, or have been and are to be heard."""
+        return bool(self.attempts) or any(other.ordinal != fact.ordinal for other in self._heard())
+
+    def _heard(self) -> list[Fact]:
+        """What has been posted and the plan has not seen."""
+        return [*self._apart, *self.inbox]
 
     def _is_settled(self, run: RunSnapshot, fact: Fact) -> bool:
         status = run.nodes[fact.ordinal].status
@@ -345,9 +367,19 @@ class Execution:
         run = await self._insist(self._read_again)
         if run is None:
             raise RuntimeError("the run is gone, and the lease is not")
-        heard = {fact.ordinal for fact in (*facts, *self.inbox) if not isinstance(fact, Due)}
-        self._replan(run, {*self.attempts, *heard})
         self.inbox[:0] = facts
+        return self._begin_anew(run)
+
+    def _begin_anew(self, run: RunSnapshot, put_off: int | None = None, *, gently: bool = False) -> Move:
+        """Begins with a new plan. What has been heard is not asked a second time.
+
+        `gently`: beside what is at work nothing is started in this boundary, but on its own a moment later, and
+        the node `put_off` after a while.
+        """
+        heard = {fact.ordinal for fact in self._heard() if not isinstance(fact, Due)}
+        self._replan(run, {*self.attempts, *heard})
+        if gently and isinstance(self._plan, Unit) and (self.attempts or heard):
+            self._plan.hold_back(FIRST_PAUSE, {} if put_off is None else {put_off: LONGEST_PAUSE})
         move = self._plan.begin()
         move.asks = [ask for ask in move.asks if ask.ordinal not in heard]
         return move
@@ -412,3 +444,8 @@ class Execution:
             desk=self._runtime.desk(self),
             step=start.step,
         )
+
+
+def _is_start(fact: Fact) -> bool:
+    """Whether a fact brings no data of user code's: its boundary merely starts the node, or skips it."""
+    return isinstance(fact, Due) or (isinstance(fact, Answered) and fact.correlation is None)

@@ -8,6 +8,7 @@ taken back here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from workflow import states
@@ -70,6 +71,15 @@ class Unit(Settling):
         """Handlers at work that were suspended before. A plan that is made anew takes them over."""
 
     # --- what the executor calls ----------------------------------------------------------------
+
+    def hold_back(self, seconds: float, longer: dict[int, float]) -> None:
+        """Told before `begin`: what waits for its turn goes on in so many seconds at the earliest, and these nodes in
+        so many, whether they have waited so far or not."""
+        for ordinal in range(self.ordinal, self.tree.nodes[self.ordinal].end):
+            row = self.run.nodes[ordinal]
+            if row.due_in is not None or ordinal in longer:
+                due = max(row.due_in or 0.0, longer.get(ordinal, seconds))
+                self.run.nodes[ordinal] = replace(row, due_in=due)
 
     def begin(self) -> Move:
         """The first boundary after the claim: starts the unit, or takes it up where it stands."""
