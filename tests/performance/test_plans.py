@@ -48,6 +48,7 @@ BY_KEY = {
     "claim.RELEASE": claim.RELEASE,
     "claim.DROP": claim.DROP,
     "claim.LOST": claim.LOST,
+    "claim.DUE_MEMBERS": claim.DUE_MEMBERS,
     "claim.CLAIM_ASKED": claim.CLAIM_ASKED,
     "claim.LEFT_OF_ASKED": claim.LEFT_OF_ASKED,
     "rings.UNRING": rings.UNRING,

@@ -178,6 +178,10 @@ class Execution:
         self.attempts.clear()
         self.wake()
 
+    def asleep(self) -> list[Due]:
+        """What to post for each handler that is suspended beside others, once the database says that it is due."""
+        return self._plan.asleep() if isinstance(self._plan, Unit) else []
+
     @property
     def busy(self) -> bool:
         """Whether any handler of this unit is at work."""
@@ -420,7 +424,7 @@ class Execution:
             assert isinstance(node.definition, Action | Stage)
             self._runtime.ask(self, Question(node.definition, node.path, ask))
         for timer in move.timers:
-            self._runtime.after(self, timer.delay, Due(timer.ordinal))
+            self._runtime.after(self, timer.delay, Due(timer.ordinal, timer))
 
     def _make_attempt(self, start: Start) -> Attempt:
         node = self.workflow.tree.nodes[start.ordinal]

@@ -171,7 +171,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Timer:
-    """A retry that comes due while other members of the unit are still at work."""
+    """A retry, or a suspended handler, that comes due while other members of the unit are still at work."""
 
     ordinal: int
     delay: float
@@ -252,9 +252,10 @@ class Refused:
 
 @dataclass(slots=True)
 class Due:
-    """A timer ran out."""
+    """A node's turn has come. Of a `timer` that has been replaced since, it counts no more."""
 
     ordinal: int
+    timer: Timer | None = None
 
 
 Fact = Completed | Failed | Suspended | Answered | Refused | Due

@@ -59,8 +59,8 @@ class Unit(Settling):
         self.inflight: set[int] = set()
         """Nodes whose attempt, gate or pick is at work in this process. A plan that is made anew is told before
         `begin` whose attempts are; questions it asks again, and hears the first answer alone."""
-        self._timed: set[int] = set()
-        """Nodes that wait for their turn, and for which a timer runs."""
+        self._timed: dict[int, Timer] = {}
+        """By node that waits for its turn: the timer that runs for it."""
         self._waits: set[int] = set()
         """Wait stages that are parked."""
         self._children: set[int] = set()
@@ -106,6 +106,12 @@ class Unit(Settling):
             self._apply(fact)
         return self._close()
 
+    def asleep(self) -> list[Due]:
+        """For each handler that is suspended beside others at work: the fact that it is due, should it be so before
+        its time, because what it waits for has come."""
+        timed = self._timed.items()
+        return [Due(n, timer) for n, timer in timed if n in self._later and self.status[n] == WAITING]
+
     def release(self) -> Move:
         """Gives the unit back unfinished: a stopping worker spends no attempt."""
         boundary = self._draft.open()
@@ -141,7 +147,9 @@ class Unit(Settling):
     def _apply(self, fact: Fact) -> None:
         ordinal = fact.ordinal
         if isinstance(fact, Due):
-            self._timed.discard(ordinal)
+            if fact.timer is not None and self._timed.get(ordinal) is not fact.timer:
+                return  # it was due before that, and waits for something else by now
+            self._timed.pop(ordinal, None)
             if self._later.pop(ordinal, None) is not None:
                 self._enter(ordinal)
             return
@@ -399,8 +407,8 @@ class Unit(Settling):
                 self.run.last_error = move.boundary.last_error = ""
             for ordinal, delay in self._later.items():
                 if ordinal not in self._timed:
-                    self._timed.add(ordinal)
-                    move.timers.append(Timer(ordinal, delay))
+                    self._timed[ordinal] = Timer(ordinal, delay)
+                    move.timers.append(self._timed[ordinal])
             move.boundary.alone = self._alone()
             return move
         move.done = True
@@ -449,7 +457,9 @@ class Unit(Settling):
 
     def _pause(self) -> float:
         """Seconds until the released job is due again; 0 where only the database's clock can tell."""
-        if self._held or not self._timed.isdisjoint(self._later):  # some of that delay has passed already
+        if self._held or not self._timed.keys().isdisjoint(
+            self._later
+        ):  # some of that delay has passed already
             return 0.0
         return min(self._later.values(), default=0.0)
 

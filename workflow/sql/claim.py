@@ -169,6 +169,14 @@ WHERE NOT EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.id = x.job AND j.lease
 """
 """Which of these leases are gone, and why: cancelled, also when the run goes back because of that, or taken."""
 
+DUE_MEMBERS: Final = """
+SELECT x.token::text, n.id::text
+FROM unnest(%s::uuid[], %s::uuid[]) AS x(token, node)
+JOIN workflow_node AS n ON n.id = x.node
+WHERE n.status = 'waiting' AND n.due_at <= now()
+"""
+"""Which of these suspended handlers of units at work are due: an event, an answer or their own time has come."""
+
 RELEASE_STRANDED: Final = """
 WITH mine AS MATERIALIZED (
     SELECT j.id FROM workflow_job AS j

@@ -342,9 +342,11 @@ WITH run AS (
     CROSS JOIN unnest(%(paths)s::text[], %(keys)s::text[]) WITH ORDINALITY AS h(path, key, position)
     RETURNING run_id, seq, name, node, at, data
 )
-SELECT run_id, seq, name, node, at, data, pg_notify('workflow_job', '') FROM history ORDER BY seq
+SELECT run_id, seq, name, node, at, data,
+       pg_notify('workflow_signal', run_id::text), pg_notify('workflow_job', '')
+FROM history ORDER BY seq
 """
-"""Their handlers are due now, and one entry for each step says who answered it. The run's status stays: the handler's
+"""Their handlers are due now, those of units that are at work too, and one entry for each step says who answered it. The run's status stays: the handler's
 own `resumed` follows when it is called again.
 """
 

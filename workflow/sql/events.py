@@ -236,7 +236,9 @@ WITH matched AS MATERIALIZED (
     ) AS e
     WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND (s.wait_event IS NOT NULL)::int = 1
 ), x AS MATERIALIZED (
-    SELECT DISTINCT ON (m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END) m.*
+    SELECT DISTINCT ON (m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END)
+           m.*, CASE WHEN m.phase = 'compensate' THEN m.run_id
+                     ELSE {UNIT_NODE.format(run="m.run_id", ordinal="m.unit")} END AS job_node
     FROM matched AS m
     ORDER BY m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END, m.id
 ), resolved AS (
@@ -251,13 +253,15 @@ WITH matched AS MATERIALIZED (
 ), woken AS (
     UPDATE workflow_job AS j SET available_at = least(j.available_at, now())
     FROM x
-    WHERE j.run_id = x.run_id AND (j.lease_token IS NULL)::int = 1
-      AND j.node_id = CASE WHEN x.phase = 'compensate' THEN x.run_id
-                           ELSE {UNIT_NODE.format(run="x.run_id", ordinal="x.unit")} END
+    WHERE j.run_id = x.run_id AND (j.lease_token IS NULL)::int = 1 AND j.node_id = x.job_node
+    RETURNING j.run_id, j.node_id
 )
-SELECT x.run_id::text, pg_notify('workflow_job', '') FROM x
+SELECT x.run_id::text, pg_notify('workflow_job', ''),
+       CASE WHEN w.run_id IS NULL THEN pg_notify('workflow_signal', x.run_id::text) END
+FROM x LEFT JOIN woken AS w ON w.run_id = x.run_id AND w.node_id = x.job_node
 """
-"""The same for ledger rows: the row is settled with the payload, and its suspended handler is due."""
+"""The same for ledger rows: the row is settled with the payload, and its suspended handler is due. A unit that is at
+work, with a mate of that handler, is told to look."""
 
 STEPS_IN_TIME: Final = f"""
 WITH x AS MATERIALIZED (

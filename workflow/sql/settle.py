@@ -263,6 +263,7 @@ WITH parked AS MATERIALIZED (
 ), due AS (
     UPDATE workflow_node AS n SET due_at = now()
     FROM parked WHERE parked.status = 'completed' AND n.id = parked.node_id AND n.due_at > now()
+    RETURNING pg_notify('workflow_signal', n.run_id::text)
 ), woken AS (
     UPDATE workflow_job AS j SET available_at = now()
     FROM parked WHERE parked.status = 'completed' AND j.id = parked.job AND (j.lease_token IS NULL)::int = 1
@@ -273,7 +274,7 @@ FROM parked WHERE parked.status = 'waiting'
 ON CONFLICT (run_id, node_id) DO NOTHING
 """
 """A job that looks for missed events for each ledger row that parks. A row that was waiting before its handler read it
-may have been settled since: then the handler is due at once, for nobody else would wake it."""
+may have been settled since: then the handler is due at once, for nobody else would wake it. The unit may stay at work: it is told to look."""
 
 WAKE_UNITS: Final = f"""
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)

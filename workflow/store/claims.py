@@ -342,14 +342,25 @@ def _told(claim: Claim, reason: str | None) -> str | None:
 
 async def lost(port: Port, leases: Iterable[Lease]) -> dict[str, str]:
     """Which of these leases are gone, by their tokens: `cancelled`, or `lease-lost`."""
+    return (await look(port, leases, []))[0]
+
+
+async def look(
+    port: Port, leases: Iterable[Lease], asleep: Sequence[tuple[str, str]]
+) -> tuple[dict[str, str], set[tuple[str, str]]]:
+    """What `lost` tells, and which of the `asleep`, which are (token, node id) of suspended handlers, are due."""
     asked = list(leases)
     question = (
         plain([lease.token for lease in asked]),
         plain([lease.job_id for lease in asked]),
         plain([lease.run_id for lease in asked]),
     )
-    rows = (await port.run([(sql.LOST, question)]))[0]
-    return dict(rows)
+    statements: list[Statement] = [(sql.LOST, question)]
+    if asleep:
+        members = plain([token for token, _ in asleep]), plain([node for _, node in asleep])
+        statements.append((sql.DUE_MEMBERS, members))
+    rows, *due = await port.run(statements)
+    return dict(rows), {(token, node) for token, node in due[0]} if due else set()
 
 
 async def release_stranded(port: Port, worker_id: str, known: Iterable[str]) -> tuple[int, int]:

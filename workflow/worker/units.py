@@ -108,12 +108,13 @@ class Units:
         return list(self._executions)
 
     def signalled(self, run_id: str) -> None:
-        """Somebody has changed a run: units of it look whether they still hold their lease."""
+        """Somebody has changed a run: units of it look whether they still hold their lease, and what is due."""
         if any(e.lease.run_id == run_id for e in self._executions.values()):
             self.look()
 
     def look(self) -> None:
-        """Asks soon which leases are gone, and why; handlers are told."""
+        """Asks soon which leases are gone, and why; handlers are told. And which suspended handlers of units at work
+        are due: those are called again."""
         if not self._executions:
             return
         if self._looking is not None and not self._looking.done():
@@ -124,9 +125,15 @@ class Units:
     async def _look(self) -> None:
         while True:
             self._look_again = False
-            leases = [execution.lease for execution in self._executions.values()]
+            executions = list(self._executions.values())
+            leases = [execution.lease for execution in executions]
+            asleep = {
+                (execution.lease.token, execution.lease.node(due.ordinal)): due
+                for execution in executions
+                for due in execution.asleep()
+            }
             try:
-                lost = await claims_store.lost(self._runtime.port, leases)
+                lost, due = await claims_store.look(self._runtime.port, leases, list(asleep))
             except psycopg.Error as error:
                 if is_in_the_way(error):
                     return  # the next look finds out
@@ -136,6 +143,9 @@ class Units:
                 return
             for token, reason in lost.items():
                 self._lose(token, reason)
+            for member in due:
+                if (execution := self._executions.get(member[0])) is not None:
+                    execution.post(asleep[member])
             if not self._look_again:
                 return
 
