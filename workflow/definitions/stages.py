@@ -23,6 +23,7 @@ from workflow.definitions.rules import (
     quote,
     show,
 )
+from workflow.definitions.schemas import runs_code
 
 
 class _Unset:
@@ -102,6 +103,8 @@ class Stage(Definition):
     wait_for: WaitFor | None
     output: Any
     output_adapter: TypeAdapter[Any] | None
+    output_runs_code: bool
+    """Whether `output=` may call functions of the user's."""
     via: Via
     when: Function | None
     when_handler: Handler | None
@@ -133,6 +136,7 @@ class Stage(Definition):
         self.items = _make_items(self.name, place, actions, run, given)
         self.output = output
         self.output_adapter = check_schema(output, place, "output=")
+        self.output_runs_code = runs_code(self.output_adapter)
         self.via = check_via(via, place)
         self.when = when
         self.when_handler = make_optional(when, place, "when=", ctx=False)
@@ -146,7 +150,9 @@ class Stage(Definition):
 
     def seal(self) -> None:
         """Resolve the schemas of the stage and of its actions: a workflow with this stage is in use."""
-        complete_schema(self.output_adapter, self._place, "output=")
+        if self.output_adapter is not None and not self.output_adapter.pydantic_complete:
+            complete_schema(self.output_adapter, self._place, "output=")
+            self.__dict__["output_runs_code"] = runs_code(self.output_adapter)
         for group in self.items:
             for action in group:
                 action.seal()

@@ -16,7 +16,7 @@ from typing import TypeVar
 import psycopg
 
 from workflow import states
-from workflow.definitions import Action, Stage, Workflow, placed
+from workflow.definitions import Action, Workflow, placed
 from workflow.errors import FailureCode
 from workflow.executor.attempt import Attempt
 from workflow.executor.ghosts import met
@@ -26,6 +26,7 @@ from workflow.executor.runtime import Runtime
 from workflow.plan import (
     Answered,
     Boundary,
+    Checked,
     Due,
     Fact,
     Failed,
@@ -320,6 +321,8 @@ class Execution:
         error = fault(FailureCode.ACTION_FAILED, f"the database refused the outcome: {rejected}", node.path)
         if node.kind == states.ACTION and not isinstance(fact, Refused):
             return Failed(fact.ordinal, error, final=True)
+        if isinstance(fact, Checked):
+            return Checked(fact.ordinal, error=error)
         return Refused(fact.ordinal, error)
 
     def _has_others(self, fact: Fact) -> bool:
@@ -420,9 +423,7 @@ class Execution:
             self.attempts[start.ordinal] = attempt
             self._runtime.start(self, attempt)
         for ask in move.asks:
-            node = self.workflow.tree.nodes[ask.ordinal]
-            assert isinstance(node.definition, Action | Stage)
-            self._runtime.ask(self, Question(node.definition, node.path, ask))
+            self._runtime.ask(self, Question(self.workflow.tree, ask))
         for timer in move.timers:
             self._runtime.after(self, timer.delay, Due(timer.ordinal, timer))
 

@@ -1,4 +1,4 @@
-"""The user code that is asked before a node goes on: `when`, `precheck`, `correlate`, `pick`."""
+"""The user code that is asked before a node goes on: `when`, `precheck`, `correlate`, `pick`, `output=`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from uuid import UUID
 
 from workflow import payload
 from workflow.conf import conf
-from workflow.definitions import Action, Stage
+from workflow.definitions import Action, Stage, Tree
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, PayloadInvalid
 from workflow.failures import describe
-from workflow.plan import Answered, Ask, Completed, Fact, Refused, fault
+from workflow.plan import Answered, Ask, Checked, Completed, Fact, Refused, fault
+from workflow.plan.faults import Unfit
+from workflow.plan.outputs import validated
 from workflow.plan.waits import published_text
 
 DEFAULT_PATIENCE = 300.0
@@ -37,10 +39,13 @@ class PublishedEvent:
 class Question:
     """Everything that is to be asked about one node before its next transition."""
 
-    def __init__(self, definition: Action | Stage, path: str, ask: Ask) -> None:
+    def __init__(self, tree: Tree, ask: Ask) -> None:
+        node = tree.nodes[ask.ordinal]
+        assert isinstance(node.definition, Action | Stage)
         self.ordinal = ask.ordinal
-        self.path = path
-        self._definition = definition
+        self.path = node.path
+        self._tree = tree
+        self._definition = node.definition
         self._ask = ask
 
     @property
@@ -51,11 +56,15 @@ class Question:
     def unanswered(self, seconds: float) -> Fact:
         """The fact of a question that was not answered in time."""
         what = "pick" if self._ask.event is not None else "when, precheck or correlate"
-        message = f"{what} took longer than {seconds:g} s"
-        return Refused(self.ordinal, fault(FailureCode.ACTION_TIMEOUT, message, self.path))
+        if self._ask.checks:
+            what = "output="
+        error = fault(FailureCode.ACTION_TIMEOUT, f"{what} took longer than {seconds:g} s", self.path)
+        return Checked(self.ordinal, error=error) if self._ask.checks else Refused(self.ordinal, error)
 
     async def answer(self, call: Call) -> Fact:
         """Asks; whatever user code raises fails the node and nobody else."""
+        if self._ask.checks:
+            return await self._check(call)
         if self._ask.event is not None:
             return await self._pick(call, self._ask.event)
         code = FailureCode.ACTION_FAILED
@@ -71,6 +80,18 @@ class Question:
             return Answered(self.ordinal, go=True, correlation=await self._correlation(call))
         except BaseException as error:
             return Refused(self.ordinal, describe(error, code, self.path))
+
+    async def _check(self, call: Call) -> Fact:
+        def check(value: Any) -> tuple[Any, str]:
+            return validated(value, self._tree, self.ordinal)
+
+        try:
+            value, text = await call(Handler(check, is_async=False, wants_ctx=False), self._ask.value)
+            return Checked(self.ordinal, value, text)
+        except Unfit as unfit:
+            return Checked(self.ordinal, error=unfit.error)
+        except BaseException as error:
+            return Checked(self.ordinal, error=describe(error, FailureCode.OUTPUT_INVALID, self.path))
 
     async def _correlation(self, call: Call) -> str | None:
         wait = self._definition.wait_for if isinstance(self._definition, Stage) else None

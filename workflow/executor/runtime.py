@@ -38,7 +38,7 @@ class Runtime(Protocol):
         ...
 
     def ask(self, execution: Execution, question: Question) -> None:
-        """Asks gates or a pick."""
+        """Asks gates, a pick or an `output=`."""
         ...
 
     def after(self, execution: Execution, seconds: float, fact: Fact) -> None:

@@ -161,12 +161,15 @@ class Start:
 
 @dataclass(slots=True)
 class Ask:
-    """User code to ask before a node can go on: its gates, its correlation, or its pick."""
+    """User code to ask before a node can go on: its gates, its correlation, its pick, or its `output=`."""
 
     ordinal: int
     state: dict[str, Any]
     event: dict[str, Any] | None = None
     """The event for `pick`; None when the gates are asked."""
+    checks: bool = False
+    """Whether it is `output=` that is asked, about `value`."""
+    value: Any = None
 
 
 @dataclass(slots=True)
@@ -243,6 +246,16 @@ class Answered:
 
 
 @dataclass(slots=True)
+class Checked:
+    """What `output=` has made of what a stage gives, with its JSON text; or the error of one that it does not fit."""
+
+    ordinal: int
+    value: Any = None
+    text: str = "null"
+    error: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
 class Refused:
     """A gate, a correlation or a pick raised, or an invariant did not hold: the node fails."""
 
@@ -258,4 +271,4 @@ class Due:
     timer: Timer | None = None
 
 
-Fact = Completed | Failed | Suspended | Answered | Refused | Due
+Fact = Completed | Failed | Suspended | Answered | Checked | Refused | Due

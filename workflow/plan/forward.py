@@ -21,6 +21,7 @@ from workflow.plan.boundary import (
     Ask,
     Boundary,
     Change,
+    Checked,
     Completed,
     Due,
     Fact,
@@ -35,7 +36,7 @@ from workflow.plan.boundary import (
 )
 from workflow.plan.faults import Unfit, compact, fault, is_unbegun, loss, reason
 from workflow.plan.losses import verdict
-from workflow.plan.outputs import validated
+from workflow.plan.outputs import as_patch
 from workflow.plan.settling import Settling
 from workflow.plan.snapshot import RunSnapshot, nest
 from workflow.plan.waits import output_of, park
@@ -56,9 +57,6 @@ class Unit(Settling):
 
     def __init__(self, tree: Tree, ordinal: int, run: RunSnapshot) -> None:
         super().__init__(tree, ordinal, run)
-        self.inflight: set[int] = set()
-        """Nodes whose attempt, gate or pick is at work in this process. A plan that is made anew is told before
-        `begin` whose attempts are; questions it asks again, and hears the first answer alone."""
         self._timed: dict[int, Timer] = {}
         """By node that waits for its turn: the timer that runs for it."""
         self._waits: set[int] = set()
@@ -116,7 +114,7 @@ class Unit(Settling):
         """Gives the unit back unfinished: a stopping worker spends no attempt."""
         boundary = self._draft.open()
         for ordinal in sorted(self.inflight):
-            if self.status[ordinal] == RUNNING:
+            if self._is_at_work(ordinal):
                 self._give_back(ordinal)
         boundary.job = RELEASE
         boundary.refund = True
@@ -180,8 +178,20 @@ class Unit(Settling):
                 self._start(ordinal, fact.correlation)
             case Answered():
                 self._skip(ordinal)
+            case Checked():
+                self._heard_of_output(fact)
             case Refused():
                 self._fail(ordinal, fact.error)
+
+    def _heard_of_output(self, fact: Checked) -> None:
+        definition = self.tree.nodes[fact.ordinal].definition
+        assert isinstance(definition, Stage)
+        if fact.error is not None:
+            self._fail(fact.ordinal, fact.error)
+        elif definition.wait_for is not None:
+            self._complete(fact.ordinal, fact.value, fact.text)
+        else:
+            self._container_over(fact.ordinal, *as_patch(definition.name, fact.value, fact.text))
 
     def _is_at_work(self, ordinal: int) -> bool:
         return self.status[ordinal] == RUNNING and self.tree.nodes[ordinal].kind == ACTION
@@ -386,13 +396,10 @@ class Unit(Settling):
         node = self.tree.nodes[ordinal]
         assert isinstance(node.definition, Stage)
         if node.definition.output_adapter is not None:
-            if self._condemn(ordinal):
+            checked = self._checked(ordinal, node.definition, output)
+            if checked is None:
                 return
-            try:
-                output, text = validated(node.definition.output_adapter, output, self.tree, ordinal)
-            except Unfit as unfit:
-                self._fail(ordinal, unfit.error)
-                return
+            output, text = checked
         self._complete(ordinal, output, text)
 
     # --- closing a move -------------------------------------------------------------------------

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from workflow import payload
+from workflow.conf import conf
 from workflow.definitions import Stage, Tree, Workflow
 from workflow.errors import FailureCode, PayloadInvalid
 from workflow.failures import describe
@@ -26,20 +25,12 @@ class Outputs:
     def add(self, ordinal: int, patch: dict[str, Any]) -> None:
         self._new[ordinal] = patch
 
-    def of_stage(self, ordinal: int, stage: Stage, status: list[str]) -> tuple[dict[str, Any], str] | None:
-        """The merge of the actions' outputs as `output=` validates it, with its JSON text; None without `output=`.
-
-        Raises `Unfit`.
-        """
-        if stage.output_adapter is None:
-            return None
+    def of_stage(self, ordinal: int, status: list[str]) -> dict[str, Any]:
+        """The merge of the actions' outputs, for `output=`."""
         merged: dict[str, Any] = {}
         for child in self._in_completion_order(ordinal, status):
             merged.update(self._new.get(child) or self._stored(child))
-        value, text = validated(stage.output_adapter, merged, self._tree, ordinal)
-        return (
-            (value, text) if isinstance(value, dict) else ({stage.name: value}, compact({stage.name: value}))
-        )
+        return merged
 
     def _in_completion_order(self, ordinal: int, status: list[str]) -> list[int]:
         node = self._tree.nodes[ordinal]
@@ -56,17 +47,26 @@ class Outputs:
         return nest(self._tree.nodes[ordinal].key, self._run.nodes[ordinal].output) or {}
 
 
-def validated(adapter: TypeAdapter[Any], value: Any, tree: Tree, ordinal: int) -> tuple[Any, str]:
-    """What `output=` makes of a value, as plain data and as JSON text. Raises `Unfit`, whatever a validator does."""
+def validated(value: Any, tree: Tree, ordinal: int) -> tuple[Any, str]:
+    """What a stage's `output=` makes of a value, as plain data and as JSON text. Raises `Unfit`, whatever a validator
+    does."""
     node, workflow = tree.nodes[ordinal], tree.nodes[0].definition
     assert isinstance(workflow, Workflow)
+    assert isinstance(node.definition, Stage)
+    adapter = node.definition.output_adapter
+    assert adapter is not None
     path, secret_keys = node.path, workflow.secret_keys
     try:
         checked = adapter.validate_python(payload.normalise(value, path))
         return payload.encode(
-            adapter.dump_python(checked), f"{path} output", hidden=secret_keys, key=node.key
+            adapter.dump_python(checked), f"{path} output", conf.MAX_PAYLOAD_BYTES, secret_keys, node.key
         )
     except PayloadInvalid as error:
         raise Unfit(describe(error, FailureCode.PAYLOAD_INVALID, path)) from error
     except BaseException as error:  # else the whole unit, and what else it has in hand, would pay for it
         raise Unfit(describe(error, FailureCode.OUTPUT_INVALID, path)) from error
+
+
+def as_patch(name: str, value: Any, text: str) -> tuple[dict[str, Any], str]:
+    """What a stage's output merges into the state, with its JSON text: what is no object stands under its name."""
+    return (value, text) if isinstance(value, dict) else ({name: value}, compact({name: value}))

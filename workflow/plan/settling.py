@@ -13,13 +13,13 @@ from typing import Any
 from workflow import states
 from workflow.definitions import Stage, Tree, Workflow
 from workflow.errors import FailureCode
-from workflow.plan.boundary import AWAIT, DELETE, Boundary, NewJob, Wake
+from workflow.plan.boundary import AWAIT, DELETE, Ask, Boundary, NewJob, Wake
 from workflow.plan.draft import Draft
 from workflow.plan.faults import Unfit, compact, fault
 from workflow.plan.layout import layout
 from workflow.plan.moving import Moving
 from workflow.plan.order import Order
-from workflow.plan.outputs import Outputs
+from workflow.plan.outputs import Outputs, as_patch, validated
 from workflow.plan.snapshot import RunSnapshot
 from workflow.states import (
     ACTION,
@@ -42,6 +42,9 @@ class Settling(Moving):
     def __init__(self, tree: Tree, ordinal: int, run: RunSnapshot) -> None:
         super().__init__(tree, ordinal, run, Draft(*_own_rows(tree, ordinal, run)))
         self.run_status = run.status
+        self.inflight: set[int] = set()
+        """Nodes whose attempt, gate, pick or `output=` is at work in this process. A plan that is made anew is told
+        before `begin` whose attempts are; questions it asks again, and hears the first answer alone."""
         self._outputs = Outputs(tree, run)
         self._order = Order(tree)
         self._cursor: dict[int, int] = {}
@@ -105,22 +108,39 @@ class Settling(Moving):
             self._open_container(parent, self._cursor[parent] + 1)
 
     def _container_completed(self, ordinal: int) -> None:
+        definition = self.tree.nodes[ordinal].definition
+        if not isinstance(definition, Stage) or definition.output_adapter is None:
+            self._container_over(ordinal)
+            return
+        checked = self._checked(ordinal, definition, self._outputs.of_stage(ordinal, self.status))
+        if checked is not None:
+            value, text = checked
+            self._container_over(ordinal, *as_patch(definition.name, value, text))
+
+    def _checked(self, ordinal: int, stage: Stage, value: Any) -> tuple[Any, str] | None:
+        """What a stage's `output=` makes of a value; None when the stage has failed, or user code is asked first."""
+        if self._condemn(ordinal):
+            return None
+        if stage.output_runs_code:
+            self.inflight.add(ordinal)
+            self._draft.move.asks.append(Ask(ordinal, {}, checks=True, value=value))
+            return None
+        try:
+            return validated(value, self.tree, ordinal)
+        except Unfit as unfit:
+            self._fail(ordinal, unfit.error)
+            return None
+
+    def _container_over(
+        self, ordinal: int, patch: dict[str, Any] | None = None, output: str | None = None
+    ) -> None:
         node = self.tree.nodes[ordinal]
-        output: str | None = None
         event: int | None = None
-        if isinstance(node.definition, Stage):
-            if node.definition.output_adapter is not None and self._condemn(ordinal):
-                return
-            try:
-                made = self._outputs.of_stage(ordinal, node.definition, self.status)
-            except Unfit as unfit:
-                self._fail(ordinal, unfit.error)
-                return
-            if made is not None:
-                patch, output = made
-                self._draft.patch(patch, output)
-                self._order.merged(ordinal, patch)
-                self.states.merge(ordinal, patch)
+        if patch is not None:
+            self._draft.patch(patch, output)
+            self._order.merged(ordinal, patch)
+            self.states.merge(ordinal, patch)
+        if node.kind == STAGE:
             event = self._draft.say(states.EVENT_STAGE_COMPLETED, node.path)
         self._draft.change(ordinal, COMPLETED, output=output, event=event)
         self._settled(ordinal)

@@ -9,7 +9,9 @@ from tests.unit.plan.drive import Actor, Workers
 from tests.unit.plan.rules import Watch
 from tests.unit.plan.simulator import Database, Row
 from workflow import Action, Pipeline, Stage, Workflow
-from workflow.plan import Answered, Ask, Completed, Failed, Move, Refused, Suspended, fault
+from workflow.plan import Answered, Ask, Checked, Completed, Failed, Move, Refused, Suspended, fault
+from workflow.plan.faults import Unfit
+from workflow.plan.outputs import validated
 
 
 def nothing(state: Any) -> None:
@@ -39,6 +41,8 @@ class Scene:
     """One run, the workers that drive it, and a watch that looks at every boundary."""
 
     def __init__(self, workflow: Workflow, value: Any = None) -> None:
+        self.checks = True
+        """Whether what `output=` is asked is answered at once."""
         self.db = Database(workflow, value)
         self.watch = Watch(self.db)
         self.workers = Workers(self.db, self.watch)
@@ -81,10 +85,22 @@ class Scene:
 
     def take(self, path: str | None = None) -> Actor:
         """A worker claims the job that is due, and settles its first boundary."""
-        return self.workers.take(path)
+        actor = self.workers.take(path)
+        self._checked(actor, Move())
+        return actor
 
     def tell(self, actor: Actor, *facts: Any) -> Move:
-        return self.workers.tell(actor, *facts)
+        return self._checked(actor, self.workers.tell(actor, *facts))
+
+    def _checked(self, actor: Actor, move: Move) -> Move:
+        """Answers at once what `output=` is asked, if it is to be; the last move."""
+        while self.checks and (asked := [ask for ask in actor.asked if ask.checks]):
+            try:
+                fact = Checked(asked[0].ordinal, *validated(asked[0].value, self.db.tree, asked[0].ordinal))
+            except Unfit as unfit:
+                fact = Checked(asked[0].ordinal, error=unfit.error)
+            move = self.workers.tell(actor, fact)
+        return move
 
     def done(self, actor: Actor, path: str, output: Any = None) -> Move:
         return self.tell(actor, self.completed(path, output))
