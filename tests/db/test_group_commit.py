@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,7 +18,7 @@ from workflow.plan import Boundary, HistoryEntry
 from workflow.registry import registry
 from workflow.store import claims
 from workflow.store.claims import Claim
-from workflow.store.committer import Committer
+from workflow.store.committer import TRIES, Committer
 from workflow.store.drive import drive
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import AsyncPort, DjangoPort, connection_parameters
@@ -159,6 +160,120 @@ def test_fewer_units_wait_for_no_other() -> None:
 
 def test_gathering_ends_when_the_others_do_not_come_back() -> None:
     assert staggered([4, *[1] * (Committer.SIBLINGS - 1)], gathering=0.001) == 4
+
+
+def settle_on(port: Failing, claimed: list[Claim], count: int = 1) -> list[Settlement | BaseException]:
+    """Settles so many entries for each claim, one after the other; the last answer of each."""
+
+    async def one(committer: Committer, claim: Claim) -> Settlement:
+        for _ in range(count):
+            settled = await committer.settle(Settlement(claim.lease(), Boundary(history=[entry("log")])))
+        return settled
+
+    async def work() -> list[Settlement | BaseException]:
+        committer = Committer(port, first_pause=0.01)
+        try:
+            return await asyncio.gather(*(one(committer, c) for c in claimed), return_exceptions=True)
+        finally:
+            await port.close()
+
+    return asyncio.run(work())
+
+
+def claimed_runs(count: int) -> list[Claim]:
+    workflows.dispatch_many("plain", [{} for _ in range(count)])
+    return drive(claims.claim(DjangoPort(), str(uuid.uuid4()), count, None))[0]
+
+
+class Failing:
+    """A connection on which what settles this run fails, so many times."""
+
+    def __init__(self, error: Exception, run_id: str | None, times: float = float("inf")) -> None:
+        parameters = connection_parameters()
+        self._port = AsyncPort(lambda: parameters, "test")
+        self._error = error
+        self._run_id = run_id
+        self.left = times
+
+    async def run(self, statements: Sequence[Statement]) -> list[Rows]:
+        if self.left > 0 and len(statements) > 2 and str(self._run_id) in str(statements[0][1]):
+            self.left -= 1
+            raise self._error
+        return await self._port.run(statements)
+
+    async def close(self) -> None:
+        await self._port.close()
+
+
+PASSING = [
+    psycopg.errors.QueryCanceled("canceling statement due to statement timeout"),
+    psycopg.errors.OutOfMemory("out of memory"),
+    psycopg.errors.ConfigurationLimitExceeded("temporary file size exceeds temp_file_limit"),
+    psycopg.errors.IoError("could not read block 7"),
+    psycopg.errors.FeatureNotSupported("cached plan must not change result type"),
+    psycopg.errors.UndefinedTable("relation does not exist"),
+    psycopg.errors.InternalError_("something odd"),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=[type(error).__name__ for error in PASSING])
+def test_a_boundary_that_fails_for_no_reason_of_its_own_is_tried_again(error: Exception) -> None:
+    claimed = claimed_runs(3)
+    results = settle_on(Failing(error, claimed[1].run_id, TRIES), claimed)
+    assert all(isinstance(result, Settlement) and result.seq for result in results), results
+    assert RunEvent.objects.filter(name="log").count() == 3
+
+
+@pytest.mark.parametrize("error", PASSING, ids=[type(error).__name__ for error in PASSING])
+def test_one_that_fails_each_time_is_no_refusal_and_holds_up_no_other(error: Exception) -> None:
+    claimed = claimed_runs(3)
+    results = settle_on(Failing(error, claimed[1].run_id), claimed, 3)
+    assert results.pop(1) is error
+    assert all(isinstance(result, Settlement) and result.seq for result in results), results
+    assert RunEvent.objects.filter(name="log").count() == 6
+
+
+def test_an_error_of_the_engines_own_is_given_to_the_boundary_that_it_comes_from() -> None:
+    claimed = claimed_runs(3)
+    error = KeyError("a bug")
+    results = settle_on(Failing(error, claimed[1].run_id), claimed)
+    assert results.pop(1) is error
+    assert all(isinstance(result, Settlement) and result.seq for result in results), results
+    assert RunEvent.objects.filter(name="log").count() == 2
+
+
+@pytest.mark.parametrize("code", ["P0001", "23514", "22023", "54000", "ZZ123"])
+def test_what_a_trigger_raises_is_a_refusal(code: str) -> None:
+    claimed = claimed_runs(2)
+    error = Own() if code == Own.sqlstate else psycopg.errors.lookup(code)("the project says no")
+    results = settle_on(Failing(error, claimed[1].run_id), claimed)
+    assert [isinstance(result, Rejected) for result in results] == [False, True]
+
+
+class Own(psycopg.DatabaseError):
+    """As the driver makes it of an error whose code is not PostgreSQL's."""
+
+    sqlstate = "ZZ123"
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_statement_timeout_of_the_project_does_not_count_for_the_engine(
+    direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_direct(_: Any) -> bool:
+        return direct
+
+    monkeypatch.setattr("workflow.store.ports.ais_direct", is_direct)
+    parameters = {**connection_parameters(), "options": "-c statement_timeout=50"}
+
+    async def work() -> list[Rows]:
+        port = AsyncPort(lambda: parameters, "test")
+        try:
+            return await port.run([("SELECT pg_sleep(0.2)", ()), ("SHOW statement_timeout", ())])
+        finally:
+            await port.close()
+
+    assert asyncio.run(work())[1] == [("0",)]
 
 
 class Unanswered:

@@ -26,7 +26,7 @@ from workflow.store.settle import (
     statements,
     which_applied,
 )
-from workflow.store.trouble import is_connection_lost, is_passing
+from workflow.store.trouble import is_connection_lost, is_passing, is_refusal
 
 logger = logging.getLogger("workflow")
 
@@ -45,6 +45,13 @@ LEFT_ALONE: Final = 5.0
 which one in a batch, takes two seconds in which nothing is settled."""
 
 
+TRIES: Final = 5
+"""How often a boundary that fails alone is tried before its unit is told, and goes back to the queue. What user code
+has answered is lost then: with the pauses in between that is after eight seconds."""
+LONGER: Final = 4
+"""By how much each of these pauses is longer than the one before."""
+
+
 class Outages(Protocol):
     """Whoever keeps count of times when the database is away."""
 
@@ -59,6 +66,8 @@ class Committer:
     `settle` returns the settlement (its `seq` is None when it was refused), or raises `Rejected`
     when the database would not take this boundary's data. Connection failures are retried here
     until the database answers; the outcome of a commit that was cut off is asked for, never guessed.
+    What else goes wrong with one boundary says nothing about its data: it is tried a few times more, alone,
+    and then raised as it is.
     Boundaries of a run that somebody else keeps locked wait aside, and hold up nobody.
     """
 
@@ -92,7 +101,7 @@ class Committer:
         self._locked: set[str] = set()
         """Runs that somebody else has locked."""
         self._left_alone: set[str] = set()
-        """Runs of which somebody else has locked a row beneath, as long as they are not tried again."""
+        """Runs that wait until they are tried again: somebody has locked a row beneath, or a boundary has failed."""
         self._looking: asyncio.Task[None] | None = None
         self._wanted = 0
         """How many boundaries are waited for before the next commit; 0 for none."""
@@ -167,26 +176,30 @@ class Committer:
             await asyncio.sleep(0)
 
     def _take(self) -> list[Item]:
-        """As many as fit, one of a run at most and none of a locked one, in the order of their arrival."""
+        """As many as fit, one of a run at most and none of a locked one, in the order of their arrival. What has failed
+        alone goes alone."""
         batch: list[Item] = []
         rest: list[Item] = []
         runs = self._locked | self._left_alone
+        limit = self._limit
         for item in self._queue:
             run_id = item[0].lease.run_id
-            if run_id in runs or len(batch) >= self._limit:
+            if run_id in runs or len(batch) >= limit or (item[0].failures and batch):
                 rest.append(item)
             else:
                 runs.add(run_id)
                 batch.append(item)
+                if item[0].failures:
+                    limit = 1
         self._queue = rest
         return batch
 
     async def _commit(self, batch: list[Item]) -> list[Item]:
         """Settles what it can; those whose answer is there and that are still to be told of it."""
         settlements = [s for s, _ in batch]
-        if failpoints.armed:
-            _hit("settle.before", settlements)
         try:
+            if failpoints.armed:
+                _hit("settle.before", settlements)
             await self._run(settlements)
             if failpoints.armed:
                 _hit("settle.after", settlements)
@@ -197,22 +210,55 @@ class Committer:
                 self._leave_alone(settlements[0].lease.run_id)
             self._queue[:0] = batch
             return []
-        except psycopg.Error as error:
-            if len(batch) == 1:
-                _, future = batch[0]
-                if not future.done():
-                    future.set_exception(rejection(error))
-                return []
-            return await self._commit_singly(batch)  # one bad boundary fails alone
+        except Exception as error:
+            if not is_refusal(error):  # it does not tell either what became of the commit
+                for settlement in settlements:
+                    settlement.unsure = True
+            if len(batch) > 1:  # one bad boundary fails alone
+                return await self._commit_singly(batch)
+            self._fail(batch[0], error)
+            return []
         self.commits += 1
         self.boundaries += len(batch)
         if self._announce is not None:
-            self._announce([s for s in settlements if s.seq is not None])
+            try:
+                self._announce([s for s in settlements if s.seq is not None])
+            except Exception:  # they are settled all the same
+                logger.exception("what was settled could not be announced")
         return batch
 
     async def _commit_singly(self, batch: list[Item]) -> list[Item]:
         """Each in a transaction of its own."""
         return [told for item in batch for told in await self._commit([item])]
+
+    def _fail(self, item: Item, error: Exception) -> None:
+        """What becomes of a boundary that has failed alone."""
+        settlement, future = item
+        if isinstance(error, psycopg.Error):
+            if is_refusal(error):
+                error = rejection(error)
+            else:
+                settlement.failures += 1
+                if settlement.failures < TRIES:
+                    self._try_later(item, error)
+                    return
+        else:
+            logger.error("settling a boundary failed", exc_info=error)
+        if not future.done():
+            future.set_exception(error)
+
+    def _try_later(self, item: Item, error: psycopg.Error) -> None:
+        """Nobody waits for it meanwhile, except its run."""
+        settlement = item[0]
+        pause = self._first_pause * LONGER ** (settlement.failures - 1)
+        logger.warning(
+            "a boundary of run %s is tried again in %.1f s: %s",
+            settlement.lease.run_id,
+            pause,
+            str(error).partition("\n")[0],  # what follows may quote the row, which holds the user's data
+        )
+        self._queue.insert(0, item)
+        self._rest(settlement.lease.run_id, pause)
 
     async def _run(self, settlements: list[Settlement]) -> None:
         """One transaction; tried again while the database is away. A refusal of the data is raised."""
@@ -263,13 +309,17 @@ class Committer:
     def _leave_alone(self, run_id: str) -> None:
         """Somebody has locked a node or a job of this run, which nobody can be asked: it is tried again in a while."""
         logger.info("a boundary of run %s waits for another session's lock on a row of it", run_id)
+        self._rest(run_id, LEFT_ALONE)
+
+    def _rest(self, run_id: str, seconds: float) -> None:
+        """Leaves this run alone for so long."""
         self._left_alone.add(run_id)
 
         def over() -> None:
             self._left_alone.discard(run_id)
             self._go_on()
 
-        asyncio.get_running_loop().call_later(LEFT_ALONE, over)
+        asyncio.get_running_loop().call_later(seconds, over)
 
     async def _look_again(self) -> None:
         pause = self._first_pause

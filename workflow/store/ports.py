@@ -21,6 +21,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from workflow.conf import conf
 from workflow.store.pipeline import Pipeline, Rows, Statement
 from workflow.store.poolers import ais_direct
+from workflow.store.trouble import is_in_the_way, is_refusal
 
 logger = logging.getLogger("workflow")
 
@@ -42,9 +43,15 @@ planner does not see it: `IS NOT DISTINCT FROM`, or `(x IS NULL)::int = 1`."""
 
 LOCK_PATIENCE = 1.0
 """Seconds that a statement of a worker waits for a lock. Whoever holds a run's lock for longer (a user's transaction
-that cancels, a process that was stopped) may keep that run waiting, and no other."""
+that cancels, a process that was stopped) may keep that run waiting, and no other.
+
+`statement_timeout` is off: what a project sets, for its role or in OPTIONS, is meant for its own queries. Statements of
+a worker are bounded by their batches and by this patience, and one that is cut off would be cut off again."""
 _LOCK_TIMEOUT = f"{LOCK_PATIENCE * 1000:.0f}"
-_LOCALLY: Statement = ("SELECT set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
+_LOCALLY: Statement = (
+    "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', '0', true)",
+    (_LOCK_TIMEOUT,),
+)
 
 
 class Port(Protocol):
@@ -164,10 +171,11 @@ class AsyncPort:
                 if pipeline.direct:
                     return await pipeline.run(statements)
                 return (await pipeline.run([_LOCALLY, *statements]))[1:]
-            except (psycopg.errors.FeatureNotSupported, psycopg.errors.ReadOnlySqlTransaction):
-                # "cached plan must not change result type": a migration ran meanwhile. Or the server is the primary
-                # no more: the next connection finds the one that is.
-                await self._drop()
+            except psycopg.Error as error:
+                if not (is_refusal(error) or is_in_the_way(error)):
+                    # Perhaps it is the connection. "Cached plan must not change result type": a migration ran
+                    # meanwhile. Or the server is the primary no more: the next connection finds the one that is.
+                    await self._drop()
                 raise
             finally:
                 complaint.cancel()
@@ -185,7 +193,8 @@ class AsyncPort:
             connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
             direct = await ais_direct(connection)
             if direct:
-                await connection.execute(f"{BY_INDEX}; SET lock_timeout = {_LOCK_TIMEOUT}", prepare=False)
+                settings = f"{BY_INDEX}; SET lock_timeout = {_LOCK_TIMEOUT}; SET statement_timeout = 0"
+                await connection.execute(settings, prepare=False)
             self._connection, self._pipeline = connection, Pipeline(connection, direct=direct)
         return self._pipeline
 

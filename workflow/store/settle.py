@@ -55,6 +55,8 @@ class Settlement:
     id: str = field(default_factory=ids.new_token)
     unsure: bool = False
     """Whether a commit with it was cut off: it is asked for before it is tried again."""
+    failures: int = 0
+    """How often it has failed alone, for no reason that is its own."""
     seq: int | None = None
     at: Any = None
     """The commit's `now()`."""
