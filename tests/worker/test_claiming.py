@@ -248,6 +248,31 @@ def test_one_job_that_cannot_be_taken_up_keeps_no_other_from_its_turn(workers: L
     assert {status(handle) for handle in good} == {states.COMPLETED}
 
 
+@pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "9" * 5000], ids=["nested", "digits"])
+def test_a_run_that_cannot_be_read_ends_and_keeps_no_other_from_its_turn(
+    workers: Launcher, value: str
+) -> None:
+    """JSON that PostgreSQL takes and Python does not."""
+    handles = [dispatch("plain") for _ in range(5)]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE workflow_run SET state = %s::jsonb WHERE id = %s",
+            [f'{{"key": {value}}}', handles[2].run_id],
+        )
+    workers.start()
+    finished(*handles)
+    found = dict(Run.objects.values_list("id", "status"))
+    assert [found[handle.run_id] for handle in handles] == [
+        *[states.COMPLETED] * 2,
+        states.FAILED,
+        *[states.COMPLETED] * 2,
+    ]
+    error = Run.objects.values_list("error", flat=True).get(pk=handles[2].run_id)
+    assert error["code"] == FailureCode.STUCK_RUN_REAPED
+    assert "cannot be read" in error["message"]
+    assert not Job.objects.exists()
+
+
 def test_a_run_that_the_engine_can_never_go_on_with_ends_in_a_clear_error(workers: Launcher) -> None:
     handle = dispatch("gated-tour")
     workers.start("settle.before:run-running=raise")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from workflow import failpoints, ids, states
 from workflow.definitions import Tree, placed
+from workflow.failures import clean_text
 from workflow.plan import NodeSnapshot, RunSnapshot
 from workflow.plan.faults import UNBEGUN, is_unbegun
 from workflow.plan.snapshot import StepSnapshot, needed
@@ -20,6 +22,8 @@ from workflow.store.openings import Key, Openings
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
 from workflow.store.settle import Lease, Settlement, served
+
+logger = logging.getLogger("workflow")
 
 
 @dataclass(slots=True)
@@ -219,8 +223,20 @@ async def snapshots(
     found = await port.run(statements) if statements else []
     nodes, steps = _by_run(found[0] if low else []), _by_run(found[-1] if back else [])
     return [
-        _snapshot(c, tree, nodes.get(c.run_id or "", []), steps.get(c.run_id or "", [])) for c, tree in claims
+        _read(c, tree, nodes.get(c.run_id or "", []), steps.get(c.run_id or "", [])) for c, tree in claims
     ]
+
+
+def _read(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapshot | Misfit:
+    """The snapshot. A run that cannot be read takes no other with it: they would all go back together, and be claimed
+    together again."""
+    try:
+        return _snapshot(claimed, tree, rows, steps)
+    except MemoryError:
+        raise
+    except Exception as error:  # JSON that is nested too deeply, a number with too many digits
+        logger.exception("run %s cannot be read", claimed.run_id)
+        return Spoilt(f"the run cannot be read ({type(error).__name__}: {clean_text(error, 200)})")
 
 
 def _by_run(rows: Rows) -> dict[str, Rows]:
