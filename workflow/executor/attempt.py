@@ -6,6 +6,7 @@ fact. `run` is for plain functions and is called in a thread of its own; `arun` 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
@@ -14,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
+import psycopg
 from django.db import DatabaseError, InterfaceError, connections
 from pydantic import ValidationError
 
@@ -41,7 +43,7 @@ from workflow.steps import Steps
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort, refresh_connections
 from workflow.store.settle import Lease, Rejected, Settlement
-from workflow.store.trouble import is_connection_lost
+from workflow.store.trouble import is_connection_lost, is_in_the_way
 
 logger = logging.getLogger("workflow")
 
@@ -54,6 +56,12 @@ NEVER_RETRIED = frozenset(
         FailureCode.PRECHECK_FAILED,
     }
 )
+
+
+READS: Final = 3
+"""How often a read that fails for no known reason is tried: a plan that a migration has made void fails once."""
+LONGEST_PAUSE: Final = 5.0
+"""Seconds, at most, between two tries of a read while the database is away."""
 
 
 class Desk(Protocol):
@@ -481,12 +489,28 @@ class Attempt:
         self.leaves_steps = self.leaves_steps or any(step.compensable for step in boundary.steps)
 
     def read(self, statement: Statement) -> Rows:
-        """The rows of one statement."""
-        return self._desk.read(statement)
+        """The rows of one statement. A database that is away, or a migration's lock, costs time and not an attempt."""
+        failures = 0
+        while True:
+            try:
+                return self._desk.read(statement)
+            except psycopg.Error as error:
+                failures += 1
+                pause = _until_read_again(error, failures)
+            self.signal.wait(pause)
+            self.signal.raise_if_aborted()
 
     async def aread(self, statement: Statement) -> Rows:
         """`read`, for `async` handlers."""
-        return await self._desk.aread(statement)
+        failures = 0
+        while True:
+            try:
+                return await self._desk.aread(statement)
+            except psycopg.Error as error:
+                failures += 1
+                pause = _until_read_again(error, failures)
+            await asyncio.sleep(pause)
+            self.signal.raise_if_aborted()
 
     # --- notes ----------------------------------------------------------------------------------
 
@@ -533,3 +557,12 @@ def _prepend(boundary: Boundary, notes: Notes | None) -> None:
         if change.event is not None:
             change.event += len(notes.entries)
         change.progress = notes.progress
+
+
+def _until_read_again(error: psycopg.Error, failures: int) -> float:
+    """Seconds until a read that has failed so often is tried again; raises the error if it is not."""
+    if failures >= READS and not (is_connection_lost(error) or is_in_the_way(error)):
+        raise error
+    pause = min(0.1 * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
+    logger.info("a step is read again in %.1f s: %s", pause, str(error).partition("\n")[0])
+    return pause
