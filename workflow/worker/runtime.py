@@ -322,8 +322,11 @@ class WorkerRuntime:
             await self._committer.settle(Settlement(attempt.lease, boundary))
         except Rejected as rejected:
             logger.debug("notes of %s came too late: %s", attempt.path, rejected)
-        running.noting = None
-        self._noting.discard(attempt)
+        except Exception:
+            logger.exception("notes of %s could not be written", attempt.path)
+        finally:  # or nothing that it reports is ever written again
+            running.noting = None
+            self._noting.discard(attempt)
         if attempt.has_notes:
             self.reported(attempt)
 
