@@ -7,6 +7,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
+
 from workflow.worker.threads import ThreadPool
 
 
@@ -131,5 +133,72 @@ def test_a_closed_pool_lets_its_threads_end() -> None:
         pool.close()
         while any(t.name == "workflow-handler" and t.ident not in before for t in threading.enumerate()):
             await asyncio.sleep(0)
+
+    on_loop(main())
+
+
+class Limited:
+    """`Thread.start` as it is where the system starts no more threads, for the first few of these names."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+        self.failures = failures
+        start = threading.Thread.start
+
+        def limited(thread: threading.Thread) -> None:
+            if thread.name == "workflow-handler" and self.failures:
+                self.failures -= 1
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+@pytest.mark.parametrize("more", [0, 5], ids=["alone", "with work that follows"])
+def test_a_thread_that_cannot_be_started_is_tried_again_and_its_work_is_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, more: int
+) -> None:
+    async def main() -> None:
+        pool = ThreadPool(4, asyncio.get_running_loop())
+        Limited(monkeypatch, failures=2)
+        results: list[int] = []
+        done = asyncio.Event()
+
+        def take(value: int) -> None:
+            results.append(value)
+            if len(results) == 1 + more:
+                done.set()
+
+        for number in range(1 + more):
+            pool.submit(lambda number=number: number, take)  # type: ignore[misc]
+        await done.wait()
+        assert sorted(results) == list(range(1 + more))
+        pool.close()
+
+    on_loop(main())
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("no thread can be started for handlers, of which 0 are at work")
+
+
+def test_a_pool_that_could_not_start_threads_grows_to_its_size_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        pool = ThreadPool(3, asyncio.get_running_loop())
+        limited = Limited(monkeypatch, failures=0)
+        together = threading.Barrier(3)
+        left = 3
+        done = asyncio.Event()
+
+        def take(_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done.set()
+
+        pool.submit(lambda: together.wait(20), take)
+        limited.failures = 2
+        for _ in range(2):  # these find the only thread blocked until they are at work too
+            pool.submit(lambda: together.wait(20), take)
+        await done.wait()
+        assert not limited.failures
+        pool.close()
 
     on_loop(main())

@@ -368,3 +368,24 @@ def test_a_stuck_run_that_a_worker_fails_is_told_of(stuck: UUID, heard: Heard, s
     work("worker")
     assert told.is_set()
     assert [one["name"] for one in heard if one["run_id"] == stuck] == [states.EVENT_FAILED]
+
+
+def test_receivers_whose_thread_cannot_be_started_at_once_are_told_later(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, refused = threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "workflow-signals" and len(refused) < 2:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    handle = workflows.dispatch(once("short", Action("a", lambda state: time.sleep(2), attempts=1)), {})
+    work("worker")
+    assert handle.status().run.status == states.COMPLETED
+    assert [told["name"] for told in heard if told["thread"] == "workflow-signals"][
+        -1
+    ] == states.EVENT_COMPLETED
+    assert len([line for line in caplog.messages if "which cannot be started" in line]) == 1

@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -44,6 +44,8 @@ NOTIFY_INTERVAL: Final = 0.2
 """Seconds after a notification until the next one may begin to wait."""
 SIGNALS_LAST: Final = 5.0
 """Seconds that receivers of signals get for what is left when the worker stops."""
+SIGNALS_REST: Final = 0.5
+"""Seconds until their thread is tried again, where it could not be started."""
 NOTIFY_REST: Final = 2.0
 """Seconds after one that failed."""
 CHANGED_RUNS: Final = 5_000
@@ -71,7 +73,7 @@ class Pusher:
         self._idle = asyncio.Event()
         self._idle.set()
         self.dropped = 0
-        self._signaller = Signaller()
+        self._signaller = Signaller(self._later)
 
     # --- what the engine calls ------------------------------------------------------------------
 
@@ -148,6 +150,12 @@ class Pusher:
         except RuntimeError:
             logger.debug("the loop has ended; nobody is told of what is left")
 
+    def _later(self, fn: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._loop.call_later, SIGNALS_REST, fn)
+        except RuntimeError:
+            logger.debug("the loop has ended; receivers of signals are told of nothing any more")
+
     def _wake(self) -> None:
         self._idle.clear()
         self._filled.set()
@@ -176,7 +184,10 @@ class Pusher:
         except TimeoutError:
             logger.debug("nobody was told of the last %d entries", len(self._queue))
         if self._signaller.started:
-            await asyncio.to_thread(self._signaller.drained, SIGNALS_LAST)
+            try:
+                await asyncio.to_thread(self._signaller.drained, SIGNALS_LAST)
+            except RuntimeError as error:
+                logger.warning("the worker does not wait for receivers of signals: %s", error)
 
     async def _empty(self) -> None:
         since = self._loop.time()

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -34,13 +34,17 @@ _Waiting = tuple[str, int, str, str | None, Any, str | dict[str, Any] | None, fl
 class Signaller:
     """Receivers run one after the other on one thread, which is started with the first transition for them.
 
-    All methods may be called from any thread, return at once but for `drained`, and never raise.
+    All methods may be called from any thread, return at once but for `drained`, and never raise. `later(fn)` has `fn`
+    called in a while: for a thread that the system does not start now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, later: Callable[[Callable[[], None]], None]) -> None:
+        self._later = later
         self._changed = threading.Condition()
         self._queue: deque[_Waiting] = deque()
         self._thread: threading.Thread | None = None
+        self._refused = False
+        """Whether the thread could not be started, which has been told of, and is tried again later."""
         self._busy = 0
         """Transitions in hand."""
         self._dropped = 0
@@ -49,7 +53,7 @@ class Signaller:
     @property
     def started(self) -> bool:
         """Whether there has ever been anything to tell."""
-        return self._thread is not None
+        return self._thread is not None or bool(self._queue)
 
     def settled(self, settlements: Sequence[Settlement]) -> None:
         """What settled boundaries appended."""
@@ -87,12 +91,29 @@ class Signaller:
             room = CAPACITY - len(self._queue)
             self._queue.extend(waiting[:room])
             self._dropped += max(len(waiting) - room, 0)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="workflow-signals", daemon=True)
-                self._thread.start()
+            if self._thread is None and not self._refused:
+                self._start()
             self._changed.notify_all()
         if self._dropped:
             self._complain()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="workflow-signals", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            if not self._refused:
+                logger.error("receivers of signals wait for a thread, which cannot be started: %s", error)
+            self._refused = True
+            self._later(self._start_again)
+        else:
+            self._thread = thread
+            self._refused = False
+
+    def _start_again(self) -> None:
+        with self._changed:
+            if self._thread is None:
+                self._start()
 
     def _complain(self) -> None:
         now = time.monotonic()

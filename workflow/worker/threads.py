@@ -20,6 +20,9 @@ from django.db import connections
 
 logger = logging.getLogger("workflow")
 
+REFUSED_REST = 0.5
+"""Seconds until a thread is tried again that the system would not start."""
+
 Work = Callable[[], Any]
 Done = Callable[[Any], None]
 
@@ -39,7 +42,8 @@ class ThreadPool:
 
     `submit(work, done)` runs `work()` in a thread and then `done(result)` on the loop. `work` must
     not raise: what it raises all the same is logged, and `done` is not called. `abandon(work)` gives a
-    thread up that is still busy with it: another takes its place.
+    thread up that is still busy with it: another takes its place. A thread that the system does not start (it
+    has too many) is tried again; what waits for it is taken by the others meanwhile.
     """
 
     def __init__(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,6 +55,9 @@ class ThreadPool:
         self._idle: list[_Thread] = []
         self._waking = False
         """Whether a thread has been woken and has not looked into the queue yet: it will wake the next."""
+        self._refused = False
+        """Whether the latest thread could not be started, which has been told of."""
+        self._trying_again = False
         self._closed = False
         self._results: deque[tuple[Done, Any]] = deque()
         self._ringing = False
@@ -90,12 +97,41 @@ class ThreadPool:
                 self._waking = True
                 self._idle.pop().bell.release()
             elif len(self._threads) < self._size and not self._closed:
-                self._waking = True
-                thread = _Thread()
-                self._threads.append(thread)
-                threading.Thread(
-                    target=self._serve, args=(thread,), name="workflow-handler", daemon=True
-                ).start()
+                self._start_one()
+
+    def _start_one(self) -> None:
+        self._waking = True
+        thread = _Thread()
+        self._threads.append(thread)
+        try:
+            threading.Thread(target=self._serve, args=(thread,), name="workflow-handler", daemon=True).start()
+        except (RuntimeError, MemoryError) as error:
+            # With the flag up nobody would be woken any more, and what is no thread must not count as one.
+            self._threads.remove(thread)
+            self._waking = False
+            if not self._refused:
+                logger.error(
+                    "no thread can be started for handlers, of which %d are at work: %s; it is tried again",
+                    len(self._threads),
+                    error,
+                )
+            self._refused = True
+            self._try_again_later()
+        else:
+            self._refused = False
+
+    def _try_again_later(self) -> None:
+        if not self._trying_again:
+            self._trying_again = True
+            try:
+                self._loop.call_soon_threadsafe(self._loop.call_later, REFUSED_REST, self._try_again)
+            except RuntimeError:
+                logger.debug("the loop has ended; nothing is left to be done")
+
+    def _try_again(self) -> None:
+        self._trying_again = False
+        if self._queue:
+            self._wake_one()
 
     def _serve(self, thread: _Thread) -> None:
         try:
