@@ -279,3 +279,23 @@ def test_a_process_that_has_grown_too_big_finishes_its_work_and_is_replaced(work
     eventually(lambda: Worker.objects.count() >= 2)
     assert worker.stop() == 0
     invariants.check(exact=True)
+
+
+def test_a_burst_ends_though_its_processes_have_no_output(workers: Launcher) -> None:
+    """As with `>&-`: there is nothing to flush, and a child that leaves must not unwind through its parent's frames."""
+    handle = dispatch("plain")
+    command = [sys.executable, "manage.py", "workflow:worker", "--burst", "--processes", "2"]
+    environment = {
+        **os.environ,
+        "DATABASE_URL": database_url(),
+        "DJANGO_SETTINGS_MODULE": "tests.crash_app.settings",
+    }
+    with subprocess.Popen(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=REPOSITORY, env=environment, start_new_session=True
+    ) as burst:
+        try:
+            assert burst.wait(60) == 0
+        finally:
+            if burst.poll() is None:
+                os.killpg(burst.pid, signal.SIGKILL)
+    assert status(handle) == states.COMPLETED

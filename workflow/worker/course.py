@@ -15,6 +15,8 @@ class Course:
         """It gives everything back now."""
         self.retiring = False
         """It has done its share: it finishes what it has in hand, and leaves."""
+        self.outgrown = False
+        """It retires because it has become too big."""
         self.bell = asyncio.Event()
         """There may be something to claim."""
 

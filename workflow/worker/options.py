@@ -13,8 +13,8 @@ class Options:
     """How a process works. `queues` None: all of them. `burst`: it leaves once nothing is due and nothing at work.
 
     After `max_jobs` units, or once more than `max_rss` megabytes are resident, it finishes what it has
-    in hand and leaves with `RETIRED`. `parent` is the process that started it, None for one that nobody keeps:
-    it stops when that is gone.
+    in hand and leaves with `RETIRED` or `OUTGROWN`. `parent` is the process that started it, None for one that nobody
+    keeps: it stops when that is gone. Into the descriptor `tell` it writes its id then, a line, before it leaves.
     """
 
     concurrency: int
@@ -23,6 +23,7 @@ class Options:
     max_jobs: int | None = None
     max_rss: int | None = None
     parent: int | None = None
+    tell: int | None = None
 
 
 def options_of(

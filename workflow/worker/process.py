@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
@@ -43,6 +44,8 @@ logger = logging.getLogger("workflow")
 
 RETIRED: Final = 75
 """Exit status of a process that has done its share and wants another to take its place."""
+OUTGROWN: Final = 76
+"""The same of one that has become too big."""
 WATCH_INTERVAL: Final = 0.1
 """Seconds between two looks at running attempts: how exactly timeouts are kept."""
 LONGEST_LOOK: Final = 5.0
@@ -127,7 +130,9 @@ class WorkerProcess:
         finally:
             await self._end(background)
             await self._close()
-        return RETIRED if self._course.retiring and not self._course.stopping.is_set() else 0
+        if self._course.retiring and not self._course.stopping.is_set():
+            return OUTGROWN if self._course.outgrown else RETIRED
+        return 0
 
     def stop(self) -> None:
         """Claim nothing more and let handlers finish. Safe to call again."""
@@ -191,6 +196,7 @@ class WorkerProcess:
     async def _finish(self) -> None:
         """Lets handlers finish within the grace, then gives back what is left without spending an attempt."""
         if self._course.retiring:
+            self._tell_parent()
             await self._units.over(conf.SHUTDOWN_GRACE, self._course.stopping)
         self._units.stop()
         await self._units.over(conf.SHUTDOWN_GRACE, self._course.hurry)
@@ -200,6 +206,11 @@ class WorkerProcess:
                 await asyncio.wait_for(self._claimer.release_stranded(), PATIENCE)
             except (psycopg.Error, TimeoutError) as error:
                 logger.warning("what was claimed last comes back when its lease runs out: %s", error)
+
+    def _tell_parent(self) -> None:
+        if self._options.tell is not None:
+            with suppress(OSError):
+                os.write(self._options.tell, b"%d\n" % os.getpid())
 
     async def _end(self, background: Collection[asyncio.Task[None]]) -> None:
         """Cancels tasks until they are over. A library below one of them may swallow a cancellation, as
@@ -301,6 +312,7 @@ class WorkerProcess:
             logger.error("the process that started this worker is gone")
             self.stop()
         if limit is not None and not self._course.retiring and (used := resident()) > limit * MEGABYTE:
+            self._course.outgrown = True
             self._claimer.retire(f"{used // MEGABYTE} MB are resident, more than {limit}")
 
 
