@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from workflow import Action, Stage, Workflow, workflows
 from workflow.registry import registry
@@ -85,3 +90,39 @@ def test_a_burst_takes_what_a_unit_leaves_behind_while_the_worker_claims(
     assert burst(processes) == 0
     assert may_end[0].is_set()
     assert handle.status().run.status == "completed"
+
+
+def test_signals_are_heard_again_after_a_start_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise RuntimeError("no parameters")
+
+    monkeypatch.setattr(worker_process, "parameters_of", fail)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        with pytest.raises(RuntimeError, match="no parameters"):
+            worker_process.run_process(Options(concurrency=1))
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_worker_that_starts_while_the_server_is_frozen_hears_that_it_is_to_stop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel takes connections, and nobody answers on them."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        host, port = frozen.getsockname()
+        monkeypatch.setitem(connections["default"].settings_dict, "HOST", host)
+        monkeypatch.setitem(connections["default"].settings_dict, "PORT", str(port))
+        connections["default"].close()
+        stop = threading.Timer(1, os.kill, [os.getpid(), signal.SIGTERM])
+        give_up = threading.Timer(20, frozen.close)  # which ends the connection, and the test
+        stop.start()
+        give_up.start()
+        try:
+            assert worker_process.run_process(Options(concurrency=1)) == 0
+            assert give_up.is_alive(), "it has waited for the server"
+            assert "the database does not answer, and the worker stops before it has signed on" in caplog.messages
+        finally:
+            stop.cancel()
+            give_up.cancel()

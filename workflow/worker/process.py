@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
+from django.db import connections
 
 from workflow import ids, sweeps
 from workflow.conf import conf
@@ -22,7 +23,7 @@ from workflow.executor import Mover
 from workflow.registry import registry
 from workflow.sql import workers as workers_sql
 from workflow.store.committer import Committer
-from workflow.store.ports import AsyncPort, connection_parameters
+from workflow.store.ports import AsyncPort, parameters_of
 from workflow.store.settle import Rivals
 from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.transports.postgres import doorbell_class
@@ -177,7 +178,7 @@ class WorkerProcess:
         pause = 0.5
         while not self._course.stopping.is_set():
             try:
-                await self._rest.run([(workers_sql.REGISTER, row)])
+                await self._unless_stopping(self._rest.run([(workers_sql.REGISTER, row)]))
             except psycopg.Error as error:
                 if not is_connection_lost(error):
                     raise
@@ -192,6 +193,21 @@ class WorkerProcess:
             counted(len(serves), "workflow"),
             counted(self._options.concurrency, "unit"),
         )
+
+    async def _unless_stopping(self, work: Awaitable[Any]) -> None:
+        """Waits for it, but for a few seconds only once the process is to stop: a server that is frozen has no end."""
+        task = asyncio.ensure_future(work)
+        stopping = self._loop.create_task(self._course.stopping.wait())
+        try:
+            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task], timeout=PATIENCE)
+            if task.done():
+                task.result()
+            else:
+                logger.warning("the database does not answer, and the worker stops before it has signed on")
+        finally:
+            stopping.cancel()
+            task.cancel()
 
     async def _finish(self) -> None:
         """Lets handlers finish within the grace, then gives back what is left without spending an attempt."""
@@ -334,15 +350,22 @@ def _install_signals(process: WorkerProcess, supervised: bool) -> None:
 
 def run_process(options: Options) -> int:
     """One worker process, in this thread, until it is done. Returns the exit status."""
+    mask = None
     if threading.current_thread() is threading.main_thread() and hasattr(signal, "pthread_sigmask"):
-        # A signal that comes before there is a loop to take it waits for that, and kills nobody meanwhile.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    parameters = connection_parameters()
+        # A signal that comes before there is a loop to take it waits for that, and kills nobody meanwhile. So nothing
+        # that may take long happens until then: above all no connection is made, for a server may be frozen.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        # Nobody has to connect by Django's backend for an embedded server to be there: whoever asked `refusal` has.
+        parameters = parameters_of(connections[conf.DATABASE])
 
-    async def main() -> int:
-        process = WorkerProcess(parameters, options)
-        _install_signals(process, options.parent is not None)
-        return await process.run()
+        async def main() -> int:
+            process = WorkerProcess(parameters, options)
+            _install_signals(process, options.parent is not None)
+            return await process.run()
 
-    with collected_seldom():
-        return asyncio.run(main())
+        with collected_seldom():
+            return asyncio.run(main())
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
