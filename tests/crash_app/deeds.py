@@ -54,6 +54,10 @@ async def ado(ctx: Context, undo: bool = False) -> None:
         await asyncio.sleep(number)
     elif word == "deaf":
         await _deaf(number)
+    elif word == "to-thread":
+        await asyncio.to_thread(time.sleep, number)
+    elif word == "to-orm":
+        await sync_to_async(time.sleep)(number)
     elif word == "leak-beside":
         await sync_to_async(_raw_transaction)(ctx, number)
         _LEAKED.set()

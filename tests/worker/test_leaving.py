@@ -6,8 +6,12 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from workflow import Action, Stage, Workflow, workflows
 from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store.ports import connection_parameters
+from workflow.worker import leaving
 from workflow.worker import process as worker_process
 from workflow.worker.options import Options
 
@@ -92,6 +97,90 @@ def test_a_burst_takes_what_a_unit_leaves_behind_while_the_worker_claims(
     assert handle.status().run.status == "completed"
 
 
+def test_what_does_not_end_in_the_callers_process_is_named_and_left_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    may_end = threading.Event()
+
+    async def deaf() -> None:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    async def main() -> int:
+        task = asyncio.create_task(deaf(), name="a.deaf.handler")
+        thread = asyncio.create_task(asyncio.to_thread(may_end.wait, 60))
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        assert not thread.done()
+        return 7
+
+    begun = time.monotonic()
+    try:
+        assert leaving.run(main()) == 7
+        assert time.monotonic() - begun < 15
+    finally:
+        may_end.set()
+    assert "left behind: a.deaf.handler, what asyncio.to_thread has begun" in caplog.messages
+
+
+def test_what_ends_in_time_is_not_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    closed = []
+
+    async def generator() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            closed.append("generator")
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.to_thread(time.sleep, 0.1)
+            closed.append("task")
+
+    async def main() -> AsyncIterator[int]:
+        task = asyncio.create_task(slow())
+        numbers = generator()
+        assert await anext(numbers) == 1
+        assert not task.done()
+        return numbers
+
+    assert leaving.run(main()) is not None
+    assert sorted(closed) == ["generator", "task"]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["which does more", "which is over"])
+def test_a_thread_that_does_not_end_does_not_hold_up_the_end_of_a_program(waits: bool) -> None:
+    """And nothing that the program does before its end is cut short."""
+    program = f"""
+import sys, time
+import django
+django.setup()
+from concurrent.futures import ThreadPoolExecutor
+from workflow.worker import leaving
+leaving.LAST_PATIENCE = 0.5
+ThreadPoolExecutor(1).submit(time.sleep, 60)
+leaving.leave_in_time(3)
+time.sleep({1.5 if waits else 0})
+print("over")
+sys.exit(3)
+"""
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.crash_app.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "over\n")
+    assert "without waiting for threads: " in done.stderr
+
+
 def test_signals_are_heard_again_after_a_start_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> Any:
         raise RuntimeError("no parameters")
@@ -122,7 +211,10 @@ def test_a_worker_that_starts_while_the_server_is_frozen_hears_that_it_is_to_sto
         try:
             assert worker_process.run_process(Options(concurrency=1)) == 0
             assert give_up.is_alive(), "it has waited for the server"
-            assert "the database does not answer, and the worker stops before it has signed on" in caplog.messages
+            assert (
+                "the database does not answer, and the worker stops before it has signed on"
+                in caplog.messages
+            )
         finally:
             stop.cancel()
             give_up.cancel()

@@ -299,3 +299,49 @@ def test_a_burst_ends_though_its_processes_have_no_output(workers: Launcher) -> 
             if burst.poll() is None:
                 os.killpg(burst.pid, signal.SIGKILL)
     assert status(handle) == states.COMPLETED
+
+
+def _command(*arguments: str) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "DATABASE_URL": database_url(),
+        "DJANGO_SETTINGS_MODULE": "tests.crash_app.settings",
+    }
+    return subprocess.Popen(
+        [sys.executable, "manage.py", "workflow:worker", *arguments],
+        cwd=REPOSITORY,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("deed", ["deaf:120", "to-thread:120", "to-orm:120"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_that_was_told_twice_leaves_whatever_its_handlers_do(
+    workers: Launcher, deed: str, processes: int
+) -> None:
+    handle = dispatch("calm", {"calm.s.a": [deed]})
+    with _command("--processes", str(processes)) as worker:
+        try:
+            called(handle, "calm.s.a")
+            worker.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(25) == 0
+        finally:
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)
+    assert (node(handle, "calm.s.a").status, node(handle, "calm.s.a").attempt) == (states.PENDING, 0)
+    assert Job.objects.get(run_id=handle.run_id).lease_token is None
+    assert not Worker.objects.filter(stopped_at=None).exists()
+
+
+@pytest.mark.parametrize("deed", ["deaf:120", "to-thread:120"])
+def test_a_process_that_has_done_its_share_is_replaced_whatever_its_handlers_do(
+    workers: Launcher, deed: str
+) -> None:
+    worker = workers.start(settings={"SHUTDOWN_GRACE": 0.5}, max_jobs=1)
+    held = dispatch("calm", {"calm.s.a": [deed]})
+    called(held, "calm.s.a")
+    finished(dispatch("plain"), within=40)
+    worker.kill()

@@ -15,6 +15,7 @@ from django.db import DatabaseError, connections
 from workflow.store import rings
 from workflow.store.drive import drive
 from workflow.store.ports import DjangoPort, connection_parameters
+from workflow.worker import leaving
 from workflow.worker.options import Options
 from workflow.worker.outage import Outage
 from workflow.worker.process import WorkerProcess
@@ -94,7 +95,7 @@ class Engine:
             while not self._stopping.is_set():
                 try:
                     if self._may_start():
-                        asyncio.run(self._work(connection_parameters()))
+                        leaving.run(self._work(connection_parameters()))
                 except (DatabaseError, psycopg.Error) as error:
                     self._outage.lost("starting", error)
                 except Exception:

@@ -27,6 +27,7 @@ from workflow.store.ports import AsyncPort, parameters_of
 from workflow.store.settle import Rivals
 from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.transports.postgres import doorbell_class
+from workflow.worker import leaving
 from workflow.worker.claiming import LONGEST_PAUSE, PATIENCE, Claimer, counted
 from workflow.worker.course import Course
 from workflow.worker.endings import ends_task
@@ -365,7 +366,7 @@ def run_process(options: Options) -> int:
             return await process.run()
 
         with collected_seldom():
-            return asyncio.run(main())
+            return leaving.run(main())
     finally:
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -109,7 +109,7 @@ class WorkerRuntime:
     def start(self, execution: Execution, attempt: Attempt) -> None:
         if attempt.handler.is_async:
             clean_shared_connections(f"an async handler before {attempt.path}")
-            task = self._loop.create_task(attempt.arun())
+            task = self._loop.create_task(attempt.arun(), name=attempt.path)
             attempt.signal.add_callback(task.cancel)
             self._running[attempt] = _Running(execution, None)
             task.add_done_callback(partial(self._task_ended, attempt))
@@ -210,10 +210,11 @@ class WorkerRuntime:
         return len(self._running)
 
     async def close(self) -> None:
-        """Cancels what still runs on the loop."""
+        """Cancels what still runs on the loop. What swallows that is the loop's to leave behind."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=ZOMBIE_GRACE)
 
     # --- inside ---------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ import logging
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from types import FrameType
 from django.db import connections
 
 from workflow.conf import conf
+from workflow.worker import leaving
 from workflow.worker.options import Options, options_of
 from workflow.worker.process import OUTGROWN, RETIRED, run_process
 from workflow.worker.readiness import refusal
@@ -224,12 +224,7 @@ class _Supervisor:
         except BaseException:
             logger.exception("worker process %d failed", os.getpid())
         finally:
-            try:
-                for stream in (sys.stdout, sys.stderr):
-                    with suppress(Exception):  # it may be closed, or nobody reads it
-                        stream.flush()
-            finally:  # the frames above this one are the parent's
-                os._exit(code)
+            leaving.end(code)  # the frames above this one are the parent's
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """The first is passed on as SIGTERM; the second is in a hurry."""

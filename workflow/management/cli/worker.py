@@ -22,6 +22,7 @@ from workflow.management.base import (
 from workflow.manager import arguments
 from workflow.registry import registry
 from workflow.terminal import one_line
+from workflow.worker import leaving
 
 MOST_NAMES = 10
 """Workflows that are named at the start."""
@@ -82,6 +83,8 @@ class Command(WorkflowCommand):
             max_jobs=max_jobs,
             max_rss=max_rss,
         )
+        if getattr(self, "_called_from_command_line", False):  # else the process is not ours to end
+            leaving.leave_in_time(code)
         if code:
             sys.exit(code)
 
