@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from workflow.celery import wiring
 from workflow.celery.jobs import job
+from workflow.celery.relay import _Forks
 from workflow.transports.celery import NAME, TASK, Sender, Unreachable
 
 
@@ -149,3 +151,29 @@ def run_python() -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+def test_two_threads_that_fork_at_once_do_not_stop_the_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second does not get the lock in time, and forks without."""
+    monkeypatch.setattr(_Forks, "LONGEST", 0.05)
+    forks = _Forks()
+    first_forks, second_forks = threading.Event(), threading.Event()
+
+    def first() -> None:
+        forks._before()
+        first_forks.set()
+        second_forks.wait(10)
+        forks._after()
+
+    def second() -> None:
+        first_forks.wait(10)
+        forks._before()
+        second_forks.set()
+        forks._after()
+
+    threads = [threading.Thread(target=each) for each in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert forks.none().acquire(timeout=1)

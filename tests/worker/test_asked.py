@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections
 from django.db.models.functions import Now
 
-from workflow import Action, Stage, Workflow, states, workflows
+from workflow import Action, Stage, Workflow, ids, states, workflows
 from workflow.celery.engine import Engine
 from workflow.models import Job, Run, Worker
 from workflow.registry import registry
@@ -200,3 +201,43 @@ def test_a_version_that_is_not_served_here_goes_back_with_its_attempt() -> None:
     left = Job.objects.get()
     assert (left.attempt, left.lease_token) == (0, None)
     assert left.last_error.startswith("version:")
+
+
+def test_a_message_that_comes_as_the_engines_loop_ends_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is scheduled between the last turn of a loop and its close is never run, and raises nothing."""
+    engine = Engine(1)
+    closing, scheduled = threading.Event(), threading.Event()
+    schedule = asyncio.run_coroutine_threadsafe
+    close = asyncio.SelectorEventLoop.close
+
+    def close_late(loop: asyncio.SelectorEventLoop) -> None:
+        if threading.current_thread().name == "workflow-engine":
+            closing.set()
+            scheduled.wait(10)
+        close(loop)
+
+    def schedule_late(work: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        engine.stop()
+        assert closing.wait(20)
+        future = schedule(work, loop)
+        scheduled.set()
+        return future
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "close", close_late)
+    engine.start()
+    with engine._changed:
+        assert engine._changed.wait_for(lambda: engine._working is not None, 20)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", schedule_late)
+    answers: list[bool] = []
+
+    def serve() -> None:
+        try:
+            answers.append(engine.serve(str(ids.new_id())))
+        finally:
+            connections.close_all()
+
+    message = threading.Thread(target=serve, daemon=True)
+    message.start()
+    message.join(20)
+    engine.join(20)
+    assert answers == [False]

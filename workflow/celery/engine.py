@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
 import psycopg
@@ -26,6 +26,8 @@ logger = logging.getLogger("workflow")
 
 LONGEST_PAUSE = 5.0
 """Seconds, at most, between two tries to start."""
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks of a message that waits for its unit: whether there is still a loop."""
 
 
 def _pass_on(job_id: str) -> None:
@@ -34,6 +36,16 @@ def _pass_on(job_id: str) -> None:
         drive(rings.unring(DjangoPort(), [job_id]))
     except DatabaseError as error:
         logger.debug("job %s is rung again some time: %s", job_id, error)
+
+
+def _answer(future: Future[bool], loop: asyncio.AbstractEventLoop) -> bool:
+    """What comes of it. Raises RuntimeError once the loop is closed: what was scheduled after its last turn is never
+    begun, nor cancelled.
+    """
+    while not wait([future], LOOK_INTERVAL).done:
+        if loop.is_closed() and not future.done():
+            raise RuntimeError("the loop is closed")
+    return future.result()
 
 
 class Engine:
@@ -59,9 +71,11 @@ class Engine:
             working = self._working
         if working is not None:
             loop, _, asked = working
+            serving = asked.serve(job_id)
             try:
-                return asyncio.run_coroutine_threadsafe(asked.serve(job_id), loop).result()
+                return _answer(asyncio.run_coroutine_threadsafe(serving, loop), loop)
             except (CancelledError, RuntimeError):
+                serving.close()
                 logger.debug("the engine has ended at this moment")
         _pass_on(job_id)
         return False

@@ -195,7 +195,9 @@ class _Forks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held = False
+        self._forking = (
+            threading.local()
+        )  # two threads may fork at once, and each lets go of what it holds itself
         self._watching = False
 
     def none(self) -> threading.Lock:
@@ -208,15 +210,14 @@ class _Forks:
             os.register_at_fork(before=self._before, after_in_parent=self._after, after_in_child=self._born)
 
     def _before(self) -> None:
-        self._held = self._lock.acquire(timeout=self.LONGEST)
+        self._forking.held = self._lock.acquire(timeout=self.LONGEST)
 
     def _after(self) -> None:
-        if self._held:
-            self._held = False
+        if getattr(self._forking, "held", False):  # not so where it was registered in the middle of a fork
+            self._forking.held = False
             self._lock.release()
 
     def _born(self) -> None:
-        self._held = False
         self._lock = threading.Lock()
 
 
