@@ -227,7 +227,7 @@ async def snapshots(
     ]
 
 
-def _read(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapshot | Misfit:
+def _read(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapshot | Misfit | Leftover:
     """The snapshot. A run that cannot be read takes no other with it: they would all go back together, and be claimed
     together again."""
     try:
