@@ -2,7 +2,8 @@
 
 Sweeps run in every worker and in `workflow:sweep`; any number of them may run at once. Each looks
 at the state of the tables, never at a list of its own, so whatever one pass could not do the next
-one finds again; an error in one sweep does not keep the others from running.
+one finds again; an error in one sweep does not keep the others from running. A row that somebody has
+locked, or that the database refuses to change, does not keep the others of its page.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from workflow.progress import announce
 from workflow.sql import pauses as pauses_sql
 from workflow.sql import sweeps as sql
 from workflow.sql import workers as workers_sql
+from workflow.sql.arrays import plain, texts
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
-from workflow.store.ports import DjangoPort, Port
+from workflow.store.pieces import a_page
+from workflow.store.pipeline import Rows
+from workflow.store.ports import LOCK_PATIENCE, DjangoPort, Port
 from workflow.store.settle import Tell, nobody
 from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.store.workers import unserved
@@ -45,7 +49,13 @@ async def reap_leases(port: Port) -> int:
     guard = (threshold, cap, cap)
     reaped, after = 0, str(UUID(int=0))
     while True:
-        page = (await port.run([(sql.REAP_LEASES, (*guard, after, BATCH, cap, cap, *guard))]))[0]
+        page = await a_page(
+            port,
+            (sql.REAP_LEASES, (*guard, after, BATCH, cap, cap, *guard)),
+            (sql.STALE_LEASES, (*guard, after, BATCH)),
+            lambda part: (sql.REAP_THESE, (*guard, _ids(part), cap, cap, *guard)),
+            "free the job",
+        )
         for job_id, run_id, reason in page:
             if reason is not None:
                 reaped += 1
@@ -53,8 +63,23 @@ async def reap_leases(port: Port) -> int:
         if len(page) < BATCH:
             break
         after = page[-1][0]
-    deliveries = (await port.run([(sql.REAP_DELIVERIES, (*guard, BATCH, cap, cap))]))[0]
-    return reaped + len(deliveries)
+    deliveries = await a_page(
+        port,
+        (sql.REAP_DELIVERIES, (*guard, BATCH, cap, cap)),
+        (sql.STALE_DELIVERIES, (*guard, BATCH)),
+        lambda part: (sql.REAP_THESE_DELIVERIES, (*guard, _ids(part), cap, cap)),
+        "free the job",
+    )
+    return reaped + _changed(deliveries)
+
+
+def _ids(rows: Rows) -> str:
+    return plain([row[0] for row in rows])
+
+
+def _changed(rows: Rows) -> int:
+    """Of a page of which each row ends with whether something was done."""
+    return sum(1 for row in rows if row[-1])
 
 
 async def mend_idle_runs(port: Port, tell: Tell = nobody) -> int:
@@ -72,8 +97,13 @@ async def mend_idle_runs(port: Port, tell: Tell = nobody) -> int:
             after = run_id
             try:
                 mended += await _mend(port, run_id, status, age >= threshold, young, tell)
-            except Exception:
-                logger.exception("run %s (%s version %d) could not be mended", run_id, workflow, version)
+            except Exception as error:
+                if is_connection_lost(error):
+                    raise
+                if is_in_the_way(error):
+                    logger.info("run %s is not mended yet: another session has locked a part of it", run_id)
+                else:
+                    logger.exception("run %s (%s version %d) could not be mended", run_id, workflow, version)
         if len(rows) < BATCH:
             return mended
 
@@ -99,12 +129,26 @@ async def _mend(port: Port, run_id: str, status: str, old: bool, young: float, t
 
 async def forget_workers(port: Port) -> int:
     """Drops the rows of worker processes that were last seen more than a day ago."""
-    return len((await port.run([(workers_sql.FORGET, ())]))[0])
+    gone = await a_page(
+        port,
+        (workers_sql.FORGET, (BATCH,)),
+        (workers_sql.GONE, (BATCH,)),
+        lambda part: (workers_sql.FORGET_THESE, (_ids(part),)),
+        "forget the worker process",
+    )
+    return _changed(gone)
 
 
 async def forget_pauses(port: Port) -> int:
     """Drops pauses of queues whose time is over: they keep nobody any more."""
-    return len((await port.run([(pauses_sql.FORGET_OVER, (BATCH,))]))[0])
+    over = await a_page(
+        port,
+        (pauses_sql.FORGET_OVER, (BATCH,)),
+        (pauses_sql.OVER, (BATCH,)),
+        lambda part: (pauses_sql.FORGET_THESE, (texts([row[0] for row in part]),)),
+        "forget the pause of the queue",
+    )
+    return _changed(over)
 
 
 async def name_unserved(port: Port) -> int:
@@ -158,4 +202,4 @@ async def sweep(port: Port, tell: Tell = nobody) -> dict[str, int]:
 
 def run_once() -> dict[str, int]:
     """One pass on Django's connection, for `workflow:sweep`."""
-    return drive(sweep(DjangoPort(), partial(announce, using=conf.DATABASE)))
+    return drive(sweep(DjangoPort(patience=LOCK_PATIENCE), partial(announce, using=conf.DATABASE)))

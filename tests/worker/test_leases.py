@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -226,6 +227,32 @@ def test_a_sweep_passes_by_what_it_may_not_touch(workers: Launcher, monkeypatch:
         assert sweeps.run_once()["leases"] == 10
     assert sweeps.run_once()["leases"] == 30
     assert len(runs) == Job.objects.filter(lease_token=None).count()
+
+
+def test_a_job_that_somebody_has_locked_keeps_no_other_from_being_freed(workers: Launcher) -> None:
+    """As an administrator does who has changed one by hand, and not committed it yet."""
+    held = stale(5)[2]
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '5s'")
+    try:
+        with locked(f"SELECT 1 FROM workflow_job WHERE run_id = '{held}' FOR UPDATE"):
+            assert sweeps.run_once()["leases"] == 4
+    finally:
+        connection.close()
+    assert sweeps.run_once()["leases"] == 1
+
+
+def test_a_sweep_by_hand_waits_for_a_lock_no_longer_than_a_worker_does(workers: Launcher) -> None:
+    (run_id,) = stale(1)
+    with ThreadPoolExecutor(1) as pool:
+        with locked("LOCK TABLE workflow_worker IN ACCESS EXCLUSIVE MODE"):
+            swept = pool.submit(together, [sweeps.run_once])
+            done, _ = wait([swept], 30)
+        assert done, "it stands still for as long as the table is locked"
+        (counts,) = swept.result()
+    assert isinstance(counts, dict), counts
+    assert (counts["leases"], counts["workers"]) == (1, 0)
+    assert Job.objects.get(run_id=run_id).lease_token is None
 
 
 def test_a_worker_that_finishes_just_before_the_sweep_has_finished(workers: Launcher) -> None:

@@ -38,10 +38,20 @@ SELECT was_paused, pg_notify('workflow_job', '') FROM resumed
 LIST: Final = f"SELECT {_COLUMNS} FROM workflow_pausedqueue AS q WHERE {_IN_EFFECT} ORDER BY q.queue"
 """The queues that are paused now."""
 
-FORGET_OVER: Final = """
+
+def _forget(which: str) -> str:
+    return f"""
 DELETE FROM workflow_pausedqueue AS q WHERE q.queue IN (
-    SELECT o.queue FROM workflow_pausedqueue AS o WHERE o.until <= now() LIMIT %s FOR UPDATE SKIP LOCKED
+    SELECT o.queue FROM workflow_pausedqueue AS o WHERE o.until <= now(){which} FOR UPDATE SKIP LOCKED
 )
-RETURNING q.queue
+RETURNING q.queue, true
 """
+
+
+FORGET_OVER: Final = _forget(" LIMIT %s")
 """Pauses whose time is over. Never waits; one that is being prolonged at this moment is left alone."""
+
+FORGET_THESE: Final = _forget(" AND o.queue = ANY(%s::text[])")
+
+OVER: Final = "SELECT o.queue, false FROM workflow_pausedqueue AS o WHERE o.until <= now() LIMIT %s"
+"""Those that FORGET_OVER would drop, looked at only."""

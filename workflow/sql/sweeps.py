@@ -20,40 +20,70 @@ _REASON: Final = """
         ELSE 'LEASE_HEARTBEAT_LOST: no heartbeat from worker ' || j.worker_id || ' since ' || j.locked_at END
 """
 
-REAP_LEASES: Final = f"""
+_OF_RUNS: Final = f"""
+    FROM workflow_job AS j
+    WHERE j.lease_token IS NOT NULL AND j.run_id IS NOT NULL AND ({_STALE} OR {_CAPPED})"""
+_OF_NONE: Final = f"""
+    FROM workflow_job AS j
+    WHERE j.lease_token IS NOT NULL AND j.run_id IS NULL AND ({_STALE} OR {_CAPPED})"""
+_PAGE: Final = """ AND j.id > %s::uuid
+    ORDER BY j.id LIMIT %s"""
+_THESE: Final = " AND j.id = ANY(%s::uuid[])"
+
+
+def _reap(which: str) -> str:
+    return f"""
 WITH stale AS MATERIALIZED (
-    SELECT j.id, j.run_id FROM workflow_job AS j
-    WHERE j.lease_token IS NOT NULL AND j.run_id IS NOT NULL AND ({_STALE} OR {_CAPPED}) AND j.id > %s::uuid
-    ORDER BY j.id LIMIT %s
+    SELECT j.id, j.run_id{_OF_RUNS}{which}
 ), locked AS MATERIALIZED (
     SELECT r.id FROM workflow_run AS r
     WHERE r.id IN (SELECT run_id FROM stale) ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED
+), free AS MATERIALIZED (
+    SELECT j.id FROM stale JOIN locked ON locked.id = stale.run_id JOIN workflow_job AS j ON j.id = stale.id
+    ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
 ), reaped AS (
     UPDATE workflow_job AS j
     SET {_REASON.format(capped=_CAPPED)}, {_LOST}
-    FROM stale JOIN locked ON locked.id = stale.run_id
-    WHERE j.id = stale.id AND j.lease_token IS NOT NULL AND ({_STALE} OR {_CAPPED})
+    FROM free
+    WHERE j.id = free.id AND j.lease_token IS NOT NULL AND ({_STALE} OR {_CAPPED})
     RETURNING j.id, j.last_error
 )
 SELECT stale.id::text, stale.run_id::text, reaped.last_error
 FROM stale LEFT JOIN reaped ON reaped.id = stale.id ORDER BY stale.id
 """
-"""A page of stale leases. Guard: the lease is still stale, or over the cap, once the run's lock is held; a run whose
-lock another holds is left for the next pass (its `last_error` here is NULL). The attempt stays spent, and the unit
-finds its action still running when it is claimed."""
 
-REAP_DELIVERIES: Final = f"""
+
+REAP_LEASES: Final = _reap(_PAGE)
+"""A page of stale leases. Guard: the lease is still stale, or over the cap, once the run's lock is held; a run whose
+lock another holds, or a job that another has locked, is left for the next pass (its `last_error` here is NULL). The
+attempt stays spent, and the unit finds its action still running when it is claimed."""
+
+REAP_THESE: Final = _reap(_THESE)
+"""The same for some of a page."""
+
+STALE_LEASES: Final = f"SELECT j.id::text, j.run_id::text, NULL{_OF_RUNS}{_PAGE}"
+"""The same page, looked at only."""
+
+
+def _reap_deliveries(which: str) -> str:
+    return f"""
 WITH stale AS MATERIALIZED (
-    SELECT j.id FROM workflow_job AS j
-    WHERE j.lease_token IS NOT NULL AND j.run_id IS NULL AND ({_STALE} OR {_CAPPED})
-    LIMIT %s FOR UPDATE SKIP LOCKED
+    SELECT j.id{_OF_NONE}{which} FOR UPDATE SKIP LOCKED
 )
 UPDATE workflow_job AS j
 SET {_REASON.format(capped=_CAPPED)}, {_LOST}
 FROM stale WHERE j.id = stale.id
-RETURNING j.id::text
+RETURNING j.id::text, true
 """
+
+
+REAP_DELIVERIES: Final = _reap_deliveries(" LIMIT %s")
 """The same for jobs that belong to no run."""
+
+REAP_THESE_DELIVERIES: Final = _reap_deliveries(_THESE)
+
+STALE_DELIVERIES: Final = f"SELECT j.id::text, false{_OF_NONE} LIMIT %s"
+"""Those that REAP_DELIVERIES would free, looked at only: none is freed here."""
 
 _IDLE: Final = """
 r.finished_at IS NULL

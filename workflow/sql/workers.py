@@ -15,9 +15,23 @@ STOPPED: Final = """
 UPDATE workflow_worker SET stopped_at = now(), seen_at = now(), units = 0 WHERE id = %s::uuid
 """
 
-FORGET: Final = """
-DELETE FROM workflow_worker WHERE seen_at < now() - interval '1 day' RETURNING id
+_GONE: Final = """FROM workflow_worker AS g WHERE g.seen_at < now() - interval '1 day'"""
+
+
+def _forget(which: str) -> str:
+    return f"""
+DELETE FROM workflow_worker AS w WHERE w.id IN (SELECT g.id {_GONE}{which} FOR UPDATE SKIP LOCKED)
+RETURNING w.id::text, true
 """
+
+
+FORGET: Final = _forget(" LIMIT %s")
+"""Rows of processes that are long gone. Never waits for a lock."""
+
+FORGET_THESE: Final = _forget(" AND g.id = ANY(%s::uuid[])")
+
+GONE: Final = f"SELECT g.id::text, false {_GONE} LIMIT %s"
+"""Those that FORGET would drop, looked at only."""
 
 ALIVE: Final = """
 SELECT w.id, w.hostname, w.pid, w.queues, w.serves, w.concurrency, w.threads, w.abandoned_threads,

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 import psycopg
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 from workflow.conf import conf
 from workflow.store.pipeline import Pipeline, Rows, Statement
@@ -66,8 +67,10 @@ class DjangoPort:
     Nothing in `run` ever suspends, so a coroutine on it can be driven by hand (see `workflow.store.drive`).
     """
 
-    def __init__(self, using: str | None = None) -> None:
+    def __init__(self, using: str | None = None, patience: float | None = None) -> None:
+        """`patience`: seconds that a statement waits for a lock; None for as long as the connection's settings say."""
         self.using = using or conf.DATABASE
+        self.patience = patience
 
     async def run(self, statements: Sequence[Statement]) -> list[Rows]:
         return self.run_now(statements)
@@ -75,11 +78,24 @@ class DjangoPort:
     def run_now(self, statements: Sequence[Statement]) -> list[Rows]:
         """The same, for synchronous callers."""
         results: list[Rows] = []
+        joins = connections[self.using].in_atomic_block
         with transaction.atomic(using=self.using), connections[self.using].cursor() as cursor:
+            before = _limit_patience(cursor, self.patience) if self.patience is not None else None
             for sql, parameters in statements:
                 cursor.execute(sql, parameters)
                 results.append(cursor.fetchall() if cursor.description else [])
+            if joins and before is not None:  # the caller's own statements wait as before
+                cursor.execute("SELECT set_config('lock_timeout', %s, true)", (before,))
         return results
+
+
+def _limit_patience(cursor: CursorWrapper, seconds: float) -> str:
+    """For the rest of the transaction; what it was."""
+    milliseconds = f"{seconds * 1000:.0f}"
+    cursor.execute(
+        "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", (milliseconds,)
+    )
+    return str(cursor.fetchone()[0])
 
 
 def refresh_connections(*, aged: bool = True) -> None:
