@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test import override_settings
+from django.utils import timezone
 
+from tests.support.refusals import refusing
 from tests.support.runs import names, node
 from workflow import Action, Stage, WaitFor, Workflow, states, sweeps, workflows
 from workflow.errors import FailureCode
-from workflow.models import Job, Run
+from workflow.models import Job, PausedQueue, Run
 from workflow.testing import advance, drain
 
 
@@ -169,3 +172,69 @@ def test_one_run_that_cannot_be_mended_keeps_no_other_from_it(
     assert sweeps.run_once()["runs"] == 2
     monkeypatch.undo()
     assert sweeps.run_once()["runs"] == 1, "the next pass finds it again"
+
+
+def test_a_wait_that_the_database_refuses_to_end_keeps_no_other_from_its_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handles = workflows.dispatch_many(WAITS, [{} for _ in range(7)])
+    drain()
+    advance(101)
+    bad = handles[3]
+    with refusing("UPDATE", "workflow_node", f"NEW.run_id = '{bad.run_id}' AND NEW.wait_outcome IS NOT NULL"):
+        assert [sweeps.run_once()["waits"] for _ in range(3)] == [6, 0, 0]
+    assert caplog.text.count("the database refuses to") == 1, "it is named once, and not by every pass"
+    assert sweeps.run_once()["waits"] == 1
+
+
+def lease_all() -> None:
+    """All jobs are held by a worker that has been gone for an hour."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE workflow_job SET lease_token = gen_random_uuid(), worker_id = gen_random_uuid(), attempt = 1, "
+            "locked_at = now() - interval '1 hour', started_at = now()"
+        )
+
+
+@pytest.mark.parametrize("deliveries", [False, True])
+def test_a_lease_that_the_database_refuses_to_free_keeps_no_other_from_being_freed(deliveries: bool) -> None:
+    if deliveries:
+        for _ in range(5):
+            workflows.publish("paid")
+    else:
+        workflows.dispatch_many(PLAIN, [{} for _ in range(5)])
+    lease_all()
+    bad = Job.objects.order_by("id")[2]
+    with refusing("UPDATE", "workflow_job", f"NEW.id = '{bad.pk}'"):
+        assert [sweeps.run_once()["leases"] for _ in range(2)] == [4, 0]
+    assert list(Job.objects.exclude(lease_token=None)) == [bad]
+    assert sweeps.run_once()["leases"] == 1
+
+
+@pytest.mark.parametrize("sweep", ["pauses", "workers"])
+def test_a_row_that_the_database_refuses_to_drop_keeps_no_other(sweep: str) -> None:
+    for n in range(3):
+        workflows.pause_queue(f"q{n}", until=timezone.now() + timedelta(hours=1))
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO workflow_worker (id, hostname, pid, queues, serves, concurrency, threads, started_at, "
+                "seen_at, units, abandoned_threads) VALUES (gen_random_uuid(), 'h', %s, '[]', '[]', 1, 1, "
+                "now() - interval '2 days', now() - interval '2 days', 0, 0)",
+                (n,),
+            )
+    PausedQueue.objects.update(until=timezone.now() - timedelta(hours=1))
+    table, condition = {
+        "pauses": ("workflow_pausedqueue", "OLD.queue = 'q1'"),
+        "workers": ("workflow_worker", "OLD.pid = 1"),
+    }[sweep]
+    with refusing("DELETE", table, condition):
+        assert [sweeps.run_once()[sweep] for _ in range(2)] == [2, 0]
+    assert sweeps.run_once()[sweep] == 1
+
+
+def test_a_sweep_inside_a_transaction_leaves_its_lock_timeout_as_it_was() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL lock_timeout = '7s'")
+        sweeps.run_once()
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("7s",)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
+from tests.support.refusals import refusing
 from tests.support.runs import history, names, node, statuses
 from workflow import (
     Action,
@@ -501,3 +502,29 @@ def test_a_wait_that_is_done_again_is_given_what_has_happened_already() -> None:
         workflows.retry(handle.run_id, from_node=f"{name}.wait")
         drain()
         assert handle.status().run.status == after
+
+
+@pytest.mark.parametrize("correlate", [None, "id"])
+def test_a_wait_to_which_the_database_refuses_an_event_keeps_it_from_no_other(correlate: str | None) -> None:
+    """With one event for all of them, and with one for each that are delivered together."""
+    definition = Workflow("w", stages=[Stage("wait", wait_for=WaitFor("paid", correlate=correlate))])
+    handles = workflows.dispatch_many(definition, [{"id": str(n)} for n in range(5)])
+    drain()
+    bad = handles[1]
+    condition = f"NEW.run_id = '{bad.run_id}' AND NEW.wait_outcome IS NOT NULL"
+    with refusing("UPDATE", "workflow_node", condition):
+        for n in range(5 if correlate else 1):
+            workflows.publish("paid", correlation=str(n))
+        drain()
+        found = {handle: handle.status().run.status for handle in handles}
+        assert [handle for handle, status in found.items() if status != "completed"] == [bad]
+        tries = []
+        for _ in range(3):
+            tries.append(Job.objects.get().last_error.partition(":")[0])
+            advance(61)
+            drain()
+    assert tries == [f"ENGINE_FAILED {n}" for n in (1, 2, 3)]
+    advance(61)
+    drain()
+    assert bad.status().run.status == "completed"
+    assert not Job.objects.exists()

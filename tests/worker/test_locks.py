@@ -9,12 +9,14 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from django.db.models.functions import Now
 
 from tests.support import invariants
 from tests.support.crash import called, calls, dispatch, finished, key_of, node, status
 from tests.support.workers import Launcher, database_url, eventually
 from tests.worker.test_leases import SHORT
 from workflow import states, workflows
+from workflow.models import Node
 from workflow.results import RunHandle
 
 pytestmark = pytest.mark.crash
@@ -80,6 +82,42 @@ def test_an_event_reaches_the_others_while_one_run_is_locked(workers: Launcher) 
     finished(handles[2])
     assert status(handles[2]) == states.COMPLETED
     invariants.check(exact=True)
+
+
+@contextmanager
+def part_locked(handle: RunHandle, table: str) -> Iterator[None]:
+    """Another session holds the run's rows of this table, and not that of the run."""
+    with psycopg.connect(database_url()) as other:
+        other.execute(f"SELECT 1 FROM workflow_{table} WHERE run_id = %s FOR UPDATE", (handle.run_id,))
+        yield
+        other.rollback()
+
+
+def test_nor_does_the_wait_of_one_run_keep_an_event_from_the_others(workers: Launcher) -> None:
+    workers.start()
+    handles = [dispatch("anyones") for _ in range(5)]
+    eventually(lambda: {status(handle) for handle in handles} == {states.WAITING})
+    with part_locked(handles[2], "node"):
+        workflows.publish("anyones.go", {"n": 1})
+        finished(*(handle for handle in handles if handle is not handles[2]), within=30)
+        assert status(handles[2]) == states.WAITING
+    finished(handles[2])
+    assert status(handles[2]) == states.COMPLETED
+    invariants.check(exact=True)
+
+
+def test_a_wait_is_over_in_time_while_that_of_another_run_is_locked(workers: Launcher) -> None:
+    worker = workers.start(settings={"SWEEP_INTERVAL": 3600})
+    handles = [dispatch("short-wait") for _ in range(4)]
+    eventually(lambda: {status(handle) for handle in handles} == {states.WAITING})
+    assert worker.stop() == 0
+    eventually(lambda: not Node.objects.filter(wait_until__gt=Now()).exists())
+    others = [handle for handle in handles if handle is not handles[0]]
+    with part_locked(handles[0], "node"):
+        workers.start(settings={"SWEEP_INTERVAL": 0.2})
+        finished(*others, within=30)
+        assert status(handles[0]) == states.WAITING
+    finished(handles[0])
 
 
 def test_a_process_that_is_frozen_in_an_atomic_commit_keeps_nobody_waiting_for_ever(

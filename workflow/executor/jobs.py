@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from workflow import failpoints, states
 from workflow.definitions import Workflow
@@ -25,15 +25,17 @@ from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store import events as events_store
 from workflow.store.claims import Claim, Leftover, Misfit, Spoilt
+from workflow.store.pieces import name_once
 from workflow.store.settle import Lease, Settlement
-from workflow.store.trouble import is_connection_lost
+from workflow.store.trouble import is_connection_lost, is_in_the_way
 from workflow.texts import one_line
 
 logger = logging.getLogger("workflow")
 
 RACE_DELAY = 1.0
 LOCKED_DELAY = 1.0
-"""Seconds after which events are offered again to waits of a run that somebody has locked."""
+"""Seconds after which events are offered again to waits of a run that somebody has locked; twice as many each time."""
+LONGEST_LOCKED_DELAY = 10.0
 VERSION_DELAY = 5.0
 """Seconds after which a job that is not served here may come back, where nothing keeps it from coming back here."""
 ENGINE_FAILED = "ENGINE_FAILED"
@@ -98,22 +100,78 @@ async def _deliver(errands: list[Claim], runtime: Runtime) -> None:
     if not errands:
         return
     failpoints.hit("deliver.before")
+    again = await _run_errands(errands, runtime)
+    failpoints.hit("deliver.resolved")
+    done = [claim for claim in errands if claim.node_id not in again]
+
+    async def drop(claims: list[Claim]) -> None:
+        await claims_store.drop(runtime.port, claims)
+
+    if done:
+        await _each_for_itself(done, drop)
+    by_return: dict[tuple[float, str], list[Claim]] = {}
+    for claim in errands:
+        if claim.node_id in again:
+            by_return.setdefault(_come_again(claim, again[claim.node_id]), []).append(claim)
+    for (delay, reason), claims in by_return.items():
+
+        async def release(claims: list[Claim], delay: float = delay, reason: str = reason) -> None:
+            await claims_store.release(runtime.port, claims, delay=delay, refund=True, reason=reason)
+
+        await _each_for_itself(claims, release)
+
+
+async def _run_errands(errands: list[Claim], runtime: Runtime) -> dict[str, str]:
+    """Which of them have to come again, by their events and waits, and why. One that fails takes no other with it."""
     events = [claim.node_id for claim in errands if claim.kind == states.DELIVER]
     waits = [claim.node_id for claim in errands if claim.kind == states.CHECK]
-    whole = True
-    if events:
-        delivered = await events_store.deliver(runtime.port, events)
-        runtime.announce_rows(delivered.told)
-        whole = delivered.whole
-    if waits:
-        delivered = await events_store.check(runtime.port, waits)
-        runtime.announce_rows(delivered.told)
-        whole = whole and delivered.whole
-    failpoints.hit("deliver.resolved")
-    if whole:
-        await claims_store.drop(runtime.port, errands)
-    else:
-        await claims_store.release(runtime.port, errands, delay=LOCKED_DELAY, refund=True, reason="locked")
+    again: dict[str, str] = {}
+    try:
+        if events:
+            delivered = await events_store.deliver(runtime.port, events)
+            runtime.announce_rows(delivered.told)
+            again |= delivered.again
+        if waits:
+            delivered = await events_store.check(runtime.port, waits)
+            runtime.announce_rows(delivered.told)
+            again |= delivered.again
+        return again
+    except Exception as error:
+        if is_connection_lost(error):
+            raise
+        if is_in_the_way(error):  # of a whole table: each of them would wait for it in turn
+            return dict.fromkeys(events + waits, events_store.LOCKED)
+        if len(errands) == 1:
+            name_once(errands[0].kind, errands[0].node_id, error)
+            return {errands[0].node_id: f"{type(error).__name__}: {clean_text(error, 500)}"}
+    for claim in errands:
+        again |= await _run_errands([claim], runtime)
+    return again
+
+
+async def _each_for_itself(claims: list[Claim], settle: Callable[[list[Claim]], Awaitable[None]]) -> None:
+    """All of them at once; one after the other when that fails. One that fails alone comes back with its lease."""
+    try:
+        await settle(claims)
+    except Exception as error:
+        if is_connection_lost(error):
+            raise
+        if len(claims) == 1:
+            logger.warning("job %s comes back when its lease is over: %s", claims[0].job_id, error)
+            return
+        for claim in claims:
+            await _each_for_itself([claim], settle)
+
+
+def _come_again(claim: Claim, why: str) -> tuple[float, str]:
+    """After how many seconds, and what its job says meanwhile: each time it is longer."""
+    locked = why == events_store.LOCKED
+    name = "locked" if locked else ENGINE_FAILED
+    before = re.match(rf"(?:{UNBEGUN}: )?{name} (\d+)", claim.last_error)
+    count = 1 + (int(before[1]) if before else 0)
+    if locked:
+        return min(LOCKED_DELAY * 2.0 ** min(count - 1, 10), LONGEST_LOCKED_DELAY), f"{name} {count}"
+    return min(2.0 ** min(count, 10), LONGEST_DELAY), f"{name} {count}: {why}"
 
 
 async def _admit(claim: Claim, runtime: Runtime, strangers: set[tuple[str, int]] | None) -> Workflow | None:

@@ -36,6 +36,53 @@ ORDER BY n.id LIMIT %s
 """
 """Of these waits, a page of those that are still parked."""
 
+EVENTS_FOR: Final = """
+SELECT e.id::text, n.id::text
+FROM workflow_event AS e
+JOIN workflow_node AS n ON n.wait_event = e.type AND (n.wait_correlation IS NULL OR n.wait_correlation = e.correlation)
+WHERE e.id = ANY(%s::uuid[]) AND n.id = ANY(%s::uuid[])
+UNION
+SELECT e.id::text, s.id::text
+FROM workflow_event AS e
+JOIN workflow_step AS s ON s.wait_event = e.type AND (s.wait_correlation IS NULL OR s.wait_correlation = e.correlation)
+WHERE e.id = ANY(%s::uuid[]) AND s.id = ANY(%s::uuid[])
+"""
+"""Which of these events may concern which of these waits (nodes, or ledger rows), after some were passed by."""
+
+LOCKED_RUNS: Final = """
+WITH asked AS MATERIALIZED (
+    SELECT %s::uuid[] AS runs, %s::uuid[] AS waits
+), runs AS MATERIALIZED (
+    SELECT r.id FROM workflow_run AS r WHERE r.id = ANY((SELECT runs FROM asked)::uuid[])
+    ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED
+), jobs AS MATERIALIZED (
+    SELECT j.id FROM workflow_job AS j WHERE j.run_id = ANY((SELECT runs FROM asked)::uuid[])
+    ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED
+), steps AS MATERIALIZED (
+    SELECT s.id, s.run_id, s.node_id FROM workflow_step AS s WHERE s.id = ANY((SELECT waits FROM asked)::uuid[])
+), waits AS MATERIALIZED (
+    SELECT (SELECT waits FROM asked) || ARRAY(SELECT node_id FROM steps) AS nodes
+), nodes AS MATERIALIZED (
+    SELECT n.id FROM workflow_node AS n WHERE n.id = ANY((SELECT nodes FROM waits)::uuid[])
+    ORDER BY n.id FOR NO KEY UPDATE SKIP LOCKED
+), free AS MATERIALIZED (
+    SELECT s.id FROM workflow_step AS s WHERE s.id = ANY((SELECT waits FROM asked)::uuid[])
+    ORDER BY s.id FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT r.id::text FROM workflow_run AS r
+WHERE r.id = ANY((SELECT runs FROM asked)::uuid[]) AND r.id NOT IN (SELECT id FROM runs)
+UNION
+SELECT j.run_id::text FROM workflow_job AS j
+WHERE j.run_id = ANY((SELECT runs FROM asked)::uuid[]) AND j.id NOT IN (SELECT id FROM jobs)
+UNION
+SELECT n.run_id::text FROM workflow_node AS n
+WHERE n.id = ANY((SELECT nodes FROM waits)::uuid[]) AND n.id NOT IN (SELECT id FROM nodes)
+UNION
+SELECT s.run_id::text FROM steps AS s WHERE s.id NOT IN (SELECT id FROM free)
+"""
+"""Those of these runs of which somebody else has locked what resolving these waits (nodes, or ledger rows) would
+touch: the run, its jobs, the waits. Never waits; what it locks itself ends with the statement."""
+
 FENCE_WAITS: Final = """
 UPDATE workflow_node AS n SET parked_xact = pg_current_xact_id()::text::bigint
 WHERE n.id = ANY(%s::uuid[]) AND n.status = 'waiting' AND n.wait_event IS NOT NULL AND n.wait_correlation IS NULL
@@ -195,17 +242,33 @@ neither what was published after its deadline, whoever comes first then: its del
 never share a correlated event: the second gets the next one, on the caller's next round.
 """
 
-EXPIRE_WAITS: Final = f"""
+_DUE: Final = """
+    FROM workflow_node AS n
+    WHERE n.wait_until IS NOT NULL AND n.wait_until <= now() AND n.status = 'waiting'"""
+_PAGE: Final = """ AND n.id > %s::uuid
+    ORDER BY n.id LIMIT %s"""
+_UNIT_OF_DUE: Final = (
+    f"j.run_id = due.run_id AND j.node_id = {UNIT_NODE.format(run='due.run_id', ordinal='due.unit')}"
+)
+
+
+def _expire(which: str) -> str:
+    return f"""
 WITH due AS MATERIALIZED (
-    SELECT n.id, n.run_id FROM workflow_node AS n
-    WHERE n.wait_until IS NOT NULL AND n.wait_until <= now() AND n.status = 'waiting' AND n.id > %s::uuid
-    ORDER BY n.id LIMIT %s
+    SELECT n.id, n.run_id, n.unit{_DUE}{which}
 ), locked AS MATERIALIZED (
     SELECT r.id FROM workflow_run AS r
     WHERE r.id IN (SELECT run_id FROM due) ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED
+), free AS MATERIALIZED (
+    SELECT j.id FROM due JOIN locked ON locked.id = due.run_id JOIN workflow_job AS j ON {_UNIT_OF_DUE}
+    ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
+), mine AS MATERIALIZED (
+    SELECT n.id FROM due JOIN locked ON locked.id = due.run_id JOIN workflow_node AS n ON n.id = due.id
+    WHERE NOT EXISTS (SELECT FROM workflow_job AS j WHERE {_UNIT_OF_DUE} AND j.id NOT IN (SELECT id FROM free))
+    ORDER BY n.id FOR NO KEY UPDATE OF n SKIP LOCKED
 ), looked AS MATERIALIZED (
     SELECT due.id, due.run_id, r.queue, r.priority, e.id IS NOT NULL AS answered,
-           due.run_id IN (SELECT id FROM locked) AS ours
+           due.id IN (SELECT id FROM mine) AS ours
     FROM due JOIN workflow_node AS n ON n.id = due.id LEFT JOIN workflow_run AS r ON r.id = due.run_id
     LEFT JOIN LATERAL (
 {_candidate("n")}    ) AS e ON r.status IN ('running', 'waiting')
@@ -218,11 +281,20 @@ WITH due AS MATERIALIZED (
 ), {_WAKE}
 SELECT l.id::text, l.run_id::text, l.id IN (SELECT id FROM x), l.ours AND l.answered FROM looked AS l ORDER BY l.id
 """
+
+
+EXPIRE_WAITS: Final = _expire(_PAGE)
 """A page of waits whose absolute deadline has passed; whether each has timed out, and whether there is an event for it.
 
 One that may take an event which was published in time (workers were away, or are behind with deliveries) is left to
-RESOLVE_BY_EVENT. A run whose lock another holds is left for the next pass. The run's status is the waking unit's to
-change."""
+RESOLVE_BY_EVENT. A run of which another has locked what this would touch (the run, the wait, the job of its unit) is
+left for the next pass. The run's status is the waking unit's to change."""
+
+EXPIRE_THESE: Final = _expire(" AND n.id = ANY(%s::uuid[])")
+"""The same for some of a page."""
+
+DUE_WAITS: Final = f"SELECT n.id::text, n.run_id::text, false, false{_DUE}{_PAGE}"
+"""The same page, looked at only: none of them has timed out here."""
 
 RESOLVE_STEPS: Final = f"""
 WITH matched AS MATERIALIZED (

@@ -4,95 +4,125 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
-
-import psycopg
 
 from workflow.sql import events as sql
 from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
+from workflow.store.pieces import a_page, apart
 from workflow.store.pipeline import Rows
 from workflow.store.ports import Port
-from workflow.store.settle import HistoryRow, Tell, locked_runs, nobody
+from workflow.store.settle import HistoryRow, Tell, nobody
+from workflow.store.trouble import is_in_the_way
 
+RESOLVING = "give an event to the wait"
 PAGE = 1000
 """How many waits are locked and resolved at once."""
 
 
+LOCKED = "locked"
+"""Why a wait was passed by of which another session has locked a row. Any other reason is a refusal."""
+MOST_LOCKS = 3
+"""How many locks are waited for on a page once those that could be found were passed by (an event's own row)."""
+
+
 @dataclass(slots=True)
 class Delivered:
-    """What was told in histories. `whole`: no wait was passed by because its run is locked; else do it again later."""
+    """What was told in histories. `again`: which of the events, or waits, have to come again, and why: a wait that
+    they concern was passed by, because it is locked or because the database refused to resolve it.
+    """
 
     told: list[HistoryRow]
-    whole: bool
+    again: dict[str, str]
 
 
 async def deliver(port: Port, event_ids: Iterable[str]) -> Delivered:
     """Gives events to the waits that are parked for them. Safe to repeat: a wait is resolved once."""
     events = plain(event_ids)
-    waits = await _resolve(port, sql.FIND_WAITS, events, sql.RESOLVE_BY_EVENT)
-    steps = await _resolve(port, sql.FIND_STEPS, events, sql.RESOLVE_STEPS)
-    return _delivered(waits, steps)
+    resolved: Rows = []
+    passed = await _resolve(port, resolved, sql.FIND_WAITS, events, sql.RESOLVE_BY_EVENT)
+    passed |= await _resolve(port, [], sql.FIND_STEPS, events, sql.RESOLVE_STEPS)
+    return Delivered(_history(resolved), await _concerned(port, events, passed) if passed else {})
+
+
+async def _concerned(port: Port, events: str, passed: dict[str, str]) -> dict[str, str]:
+    waits = plain(passed)
+    again: dict[str, str] = {}
+    for event, wait in (await port.run([(sql.EVENTS_FOR, (events, waits, events, waits))]))[0]:
+        if again.get(event, LOCKED) == LOCKED:
+            again[event] = passed[wait]
+    return again
 
 
 async def check(port: Port, wait_ids: Iterable[str]) -> Delivered:
     """Looks for events that waits (nodes, or ledger rows) have missed, once their park is committed."""
     looked_for = plain(wait_ids)
-    waits = await _resolve(port, sql.WAITS, looked_for, sql.FENCE_WAITS, sql.RESOLVE_BY_EVENT)
-    steps = await _resolve(port, sql.STEPS, looked_for, sql.FENCE_STEPS, sql.RESOLVE_STEPS)
-    return _delivered(waits, steps)
-
-
-def _delivered(waits: tuple[Rows, bool], steps: tuple[Rows, bool]) -> Delivered:
-    return Delivered(_history(waits[0]), waits[1] and steps[1])
+    resolved: Rows = []
+    passed = await _resolve(port, resolved, sql.WAITS, looked_for, sql.FENCE_WAITS, sql.RESOLVE_BY_EVENT)
+    passed |= await _resolve(port, [], sql.STEPS, looked_for, sql.FENCE_STEPS, sql.RESOLVE_STEPS)
+    return Delivered(_history(resolved), passed)
 
 
 def _history(rows: Rows) -> list[HistoryRow]:
     return [(*row, json.loads(data)) for *row, data in rows]
 
 
-async def _resolve(port: Port, find: str, which: str, *resolve: str) -> tuple[Rows, bool]:
+async def _resolve(port: Port, resolved: Rows, find: str, which: str, *resolve: str) -> dict[str, str]:
     """Page after page; on each, round after round until no wait takes an event: two waits of a run that want
-    the same take two events in two rounds. Passes by runs that somebody keeps locked: the flag is false then."""
-    resolved: Rows = []
-    whole = True
+    the same take two events in two rounds. Adds to `resolved`; returns which waits were passed by, and why."""
+    passed: dict[str, str] = {}
     after = str(UUID(int=0))
     while True:
         page = (await port.run([(find, (which, after, PAGE))]))[0]
         if not page:
-            return resolved, whole
+            return passed
         after = page[-1][0]
-        found, free = await _page(port, page, *resolve)
-        resolved += found
-        whole = whole and free
+        passed |= await _page(port, page, resolved, *resolve)
         if len(page) < PAGE:
-            return resolved, whole
+            return passed
 
 
-async def _page(port: Port, page: Rows, *resolve: str) -> tuple[Rows, bool]:
-    """A page of (wait, run); whether none was passed by."""
+async def _page(port: Port, page: Rows, resolved: Rows, *resolve: str) -> dict[str, str]:
+    """A page of (wait, run): all of it at once, and less at a time only when that fails. Returns the waits that were
+    passed by, and why."""
+
+    async def work(part: Rows) -> None:
+        await _rounds(port, part, resolved, *resolve)
+
     try:
-        return await _rounds(port, page, *resolve), True
-    except psycopg.errors.LockNotAvailable:
-        locked = await locked_runs(port, {row[1] for row in page})
-        with suppress(
-            psycopg.errors.LockNotAvailable
-        ):  # one more was locked meanwhile: all of them come again
-            return await _rounds(port, [row for row in page if row[1] not in locked], *resolve), False
-        return [], False
+        return await apart(page, work, RESOLVING)
+    except Exception as error:
+        if not is_in_the_way(error):
+            raise
+    asked = (plain(sorted({row[1] for row in page})), plain([row[0] for row in page]))
+    locked = {run for (run,) in (await port.run([(sql.LOCKED_RUNS, asked)]))[0]}
+    passed = {row[0]: LOCKED for row in page if row[1] in locked}
+    left = [[row for row in page if row[1] not in locked]]
+    locks = 0
+    while left:
+        part = left.pop()
+        try:
+            passed |= await apart(part, work, RESOLVING)
+        except Exception as error:
+            if not is_in_the_way(error):
+                raise
+            locks += 1
+            if len(part) == 1 or locks >= MOST_LOCKS:
+                passed |= {row[0]: LOCKED for row in part}
+            else:
+                half = len(part) // 2
+                left += [part[half:], part[:half]]
+    return passed
 
 
-async def _rounds(port: Port, page: Rows, *resolve: str) -> Rows:
+async def _rounds(port: Port, page: Rows, resolved: Rows, *resolve: str) -> None:
     """The answers of the last of these statements, again and again until it has none."""
-    resolved: Rows = []
     waits = plain([row[0] for row in page])
     runs = plain(sorted({row[1] for row in page}))
     statements = [(settle_sql.LOCK_RUNS, (runs,)), *((statement, (waits,)) for statement in resolve)]
     while rows := (await port.run(statements))[-1]:
         resolved += rows
-    return resolved
 
 
 async def expire_waits(port: Port, tell: Tell = nobody, limit: int = PAGE) -> int:
@@ -103,11 +133,18 @@ async def expire_waits(port: Port, tell: Tell = nobody, limit: int = PAGE) -> in
     """
     resolved, after = 0, str(UUID(int=0))
     while True:
-        page = (await port.run([(sql.EXPIRE_WAITS, (after, limit))]))[0]
+        page = await a_page(
+            port,
+            (sql.EXPIRE_WAITS, (after, limit)),
+            (sql.DUE_WAITS, (after, limit)),
+            lambda part: (sql.EXPIRE_THESE, (plain([row[0] for row in part]),)),
+            "end by its deadline the wait",
+        )
         resolved += sum(1 for _, _, expired, _ in page if expired)
         answered = [(wait, run) for wait, run, _, answered in page if answered]
         if answered:
-            told, _ = await _page(port, answered, sql.RESOLVE_BY_EVENT)
+            told: Rows = []
+            await _page(port, answered, told, sql.RESOLVE_BY_EVENT)
             if told:
                 resolved += len(told)
                 tell(_history(told))
