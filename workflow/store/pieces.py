@@ -13,7 +13,7 @@ from typing import Final
 from workflow.failures import clean_text
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
-from workflow.store.trouble import is_refusal
+from workflow.store.trouble import blames_statement
 
 logger = logging.getLogger("workflow")
 
@@ -35,7 +35,7 @@ async def apart(rows: Rows, work: Callable[[Rows], Awaitable[None]], what: str) 
         try:
             await work(part)
         except Exception as error:
-            if not is_refusal(error):
+            if not blames_statement(error):
                 raise
             if len(part) > 1:
                 half = len(part) // 2
@@ -56,7 +56,7 @@ async def a_page(
     try:
         return (await port.run([page]))[0]
     except Exception as error:
-        if not is_refusal(error):
+        if not blames_statement(error):
             raise
     found = (await port.run([find]))[0]
     answers: Rows = []

@@ -65,7 +65,7 @@ def is_in_the_way(error: BaseException) -> bool:
     return getattr(driver_error(error), "sqlstate", None) in ("40P01", "40001", "55P03")
 
 
-def is_refusal(error: BaseException) -> bool:
+def blames_statement(error: BaseException) -> bool:
     """Whether the database would not take what it was given, as against being away, or another session's lock."""
     return (
         isinstance(driver_error(error), psycopg.Error)
