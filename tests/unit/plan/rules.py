@@ -7,6 +7,7 @@ from collections import Counter
 
 from tests.unit.plan.drive import Actor, Looker
 from tests.unit.plan.simulator import NODE_TERMINAL, Database, Entry
+from tests.unit.plan.trees import marked
 from workflow import states
 from workflow.definitions import Action, Stage, TreeNode, Workflow
 from workflow.errors import FailureCode
@@ -207,7 +208,7 @@ def _check_stage_output(database: Database, node: TreeNode) -> None:
     for key, value in (database.input or {}).items():  # the merge is of outputs alone
         if merged.get(key) == value:
             merged.pop(key, None)
-    assert json.loads(row.output or "null") == {**merged, "checked": node.name}
+    assert json.loads(row.output or "null") == marked(merged, node.name)
 
 
 def check_compensation(database: Database, watch: Watch) -> None:

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -79,6 +80,18 @@ def test_a_run_ends_whole_whatever_happens_to_it(workflow: Workflow, value: Any,
 @given(workflows(), inputs, tapes)
 def test_a_run_that_is_cancelled_at_any_moment_ends_whole(workflow: Workflow, value: Any, tape: Tape) -> None:
     play(workflow, value, tape, Fate(cancels=3))
+
+
+@pytest.mark.parametrize("moves", [0, 100])
+@thorough
+@given(workflow=workflows(calm=True, halting=True), value=inputs, tape=tapes)
+def test_a_run_that_is_brought_back_time_and_again_reads_what_stands(
+    moves: int, workflow: Workflow, value: Any, tape: Tape
+) -> None:
+    fate = only(failures=15, skips=15, suspensions=5)
+    fate.fatal, fate.moves, fate.retries = 80, moves, 100
+    fate.left["retry"] = 8
+    play(workflow, value, tape, fate)
 
 
 @thorough

@@ -15,8 +15,13 @@ def nothing(state: Any) -> None:
     """Stands for user code; what it does is the test's to say."""
 
 
+def marked(merged: dict[str, Any], name: str) -> dict[str, Any]:
+    """What `output=` of a stage makes of the merge: a key of its own, and one that actions write too."""
+    return {**merged, "checked": name, "b": f"{name}'s"}
+
+
 def _mark(name: str) -> Any:
-    return Annotated[dict[str, Any], AfterValidator(lambda merged: {**merged, "checked": name})]
+    return Annotated[dict[str, Any], AfterValidator(lambda merged: marked(merged, name))]
 
 
 def _refuse(merged: dict[str, Any]) -> dict[str, Any]:
@@ -75,14 +80,19 @@ def stages(draw: st.DrawFn, name: str, calm: bool = False, parallel_too: bool = 
 
 
 @st.composite
-def workflows(draw: st.DrawFn, calm: bool = False, parallel_too: bool = True) -> Workflow:
-    """`calm`: nothing of it fails by itself. Without `parallel_too` one thing comes after the other."""
+def workflows(
+    draw: st.DrawFn, calm: bool = False, parallel_too: bool = True, halting: bool = False
+) -> Workflow:
+    """`calm`: nothing of it fails by itself. Without `parallel_too` one thing comes after the other. `halting`: a
+    failure ends it as it stands, and it is long enough that much stands then."""
     members = partial(stages, calm=calm, parallel_too=parallel_too)
+    count = 2 if halting else draw(st.sampled_from([1, 1, 2]))
     pipelines = [
-        Pipeline(f"p{place}", draw(grouped(members, "s", 4, parallel_too)))
-        for place in range(draw(st.sampled_from([1, 1, 2])))
+        Pipeline(f"p{place}", draw(grouped(members, "s", 2 if halting else 4, parallel_too)))
+        for place in range(count)
     ]
-    return Workflow("w", pipelines=pipelines, on_failure=draw(st.sampled_from(["compensate", "halt"])))
+    ends = "halt" if halting else draw(st.sampled_from(["compensate", "halt"]))
+    return Workflow("w", pipelines=pipelines, on_failure=ends)
 
 
 def sketch(workflow: Workflow) -> str:
