@@ -19,6 +19,8 @@ logger = logging.getLogger("workflow")
 
 MOST_NAMED: Final = 1000
 """Refused rows that a process remembers to have named: each is found again on every pass."""
+MOST_TRACED: Final = 20
+"""Of those, so many come with a traceback: what is refused for every row of a table would fill the log."""
 _named: set[tuple[str, str]] = set()
 
 
@@ -76,4 +78,5 @@ def name_once(what: str, row_id: str, error: BaseException) -> None:
     if len(_named) >= MOST_NAMED:
         _named.clear()
     _named.add((what, row_id))
-    logger.error("the database refuses to %s %s; all others go on", what, row_id, exc_info=error)
+    trace = error if len(_named) <= MOST_TRACED else None
+    logger.error("the database refuses to %s %s (%s); all others go on", what, row_id, error, exc_info=trace)
