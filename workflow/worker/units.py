@@ -135,11 +135,10 @@ class Units:
             try:
                 lost, due = await claims_store.look(self._runtime.port, leases, list(asleep))
             except psycopg.Error as error:
-                if is_in_the_way(error):
-                    return  # the next look finds out
-                if not is_connection_lost(error):
-                    raise
-                self._outage.lost("looking after leases", error)
+                if is_connection_lost(error):
+                    self._outage.lost("looking after leases", error)
+                elif not is_in_the_way(error):
+                    logger.exception("leases could not be looked after; the next look does")
                 return
             for token, reason in lost.items():
                 self._lose(token, reason)
