@@ -359,6 +359,7 @@ def run_process(options: Options) -> int:
     try:
         # Nobody has to connect by Django's backend for an embedded server to be there: whoever asked `refusal` has.
         parameters = parameters_of(connections[conf.DATABASE])
+        connections[conf.DATABASE].close()  # this thread needs it no more
 
         async def main() -> int:
             process = WorkerProcess(parameters, options)
