@@ -227,9 +227,23 @@ def test_a_worker_can_be_stopped_while_the_database_is_away(there: tuple[Cluster
     assert time.monotonic() - begun < 12
 
 
-def test_a_worker_that_starts_before_its_database_says_so_and_leaves(there: tuple[Cluster, Launcher]) -> None:
+def test_a_worker_that_starts_before_its_database_says_so_and_waits_for_it(
+    there: tuple[Cluster, Launcher],
+) -> None:
     server, workers = there
     server.halt()
     worker = workers.start()
+    eventually(lambda: worker.lines("starting is tried again"), what=worker.said)
+    server.ensure_running()
+    reconnect()
+    handle = dispatch("plain")
+    finished(handle)
+    assert worker.stop() == 0
+
+
+def test_a_burst_without_a_database_says_so_and_leaves(there: tuple[Cluster, Launcher]) -> None:
+    server, workers = there
+    server.halt()
+    worker = workers.start(burst=True)
     assert worker.wait() != 0
     assert worker.lines("connection")

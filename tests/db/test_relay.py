@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError
+from django.db.models.functions import Now
 
 from tests.support.definitions import PLAIN
 from tests.support.workers import eventually
 from workflow import workflows
 from workflow.celery.relay import BATCH, Relay
+from workflow.conf import conf
 from workflow.models import Job
 from workflow.store.ports import connection_parameters
 from workflow.transports.celery import Unreachable, Unroutable
@@ -118,10 +121,13 @@ def test_it_looks_again_at_once_while_there_is_more_and_then_when_something_come
     relay: Relay, post: Post
 ) -> None:
     workflows.dispatch_many(PLAIN, [{}] * (BATCH + 1))
-    workflows.dispatch(PLAIN, {}, delay=0.05)
+    later = workflows.dispatch(PLAIN, {}, delay=3600).run_id
     assert relay.turn() == 0
     assert len(post.sent) == BATCH
-    assert 0 < relay.turn() <= 0.05
+    relay.turn()
+    assert len(post.sent) == BATCH + 1
+    Job.objects.filter(run_id=later).update(available_at=Now() + timedelta(seconds=conf.POLL_INTERVAL / 2))
+    assert 0 < relay.turn() <= conf.POLL_INTERVAL / 2
     assert len(post.sent) == BATCH + 1
 
 

@@ -181,8 +181,8 @@ class WorkerProcess:
             try:
                 await self._unless_stopping(self._rest.run([(workers_sql.REGISTER, row)]))
             except psycopg.Error as error:
-                if not is_connection_lost(error):
-                    raise
+                if not is_connection_lost(error) or self._options.burst:
+                    raise  # a burst has nothing to wait for: the next one finds what is due
                 self._outage.lost("starting", error)
                 await self._course.wait_for_bell(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)

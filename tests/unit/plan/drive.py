@@ -16,10 +16,11 @@ from typing import Any
 
 from tests.unit.plan.simulator import Database, JobRow, Lease, RunRow
 from workflow import states
-from workflow.definitions import Action, Stage
+from workflow.definitions import Action, Stage, Tree
 from workflow.plan import (
     Answered,
     Ask,
+    Checked,
     Completed,
     Due,
     Fact,
@@ -32,6 +33,17 @@ from workflow.plan import (
     Unit,
 )
 from workflow.plan import fault as make_fault
+from workflow.plan.faults import Unfit
+from workflow.plan.outputs import validated
+
+
+def checked(ask: Ask, tree: Tree) -> Checked:
+    """What a stage's `output=` says of what it is asked about."""
+    try:
+        return Checked(ask.ordinal, *validated(ask.value, tree, ask.ordinal))
+    except Unfit as unfit:
+        return Checked(ask.ordinal, error=unfit.error)
+
 
 EVENT = {
     "id": "e",
@@ -205,7 +217,7 @@ class Workers:
     def post(self, actor: Actor, fact: Fact) -> None:
         """A handler, a gate or a timer has come to its end."""
         if (
-            isinstance(fact, Answered | Refused)
+            isinstance(fact, Answered | Checked | Refused)
             or self.database.tree.nodes[fact.ordinal].kind == states.STAGE
         ):
             actor.asked.remove(next(ask for ask in actor.asked if ask.ordinal == fact.ordinal))
@@ -414,7 +426,9 @@ class Workers:
         node = self.database.tree.nodes[ask.ordinal]
         definition = node.definition
         assert isinstance(definition, Action | Stage)
-        if tape.chance(fate.refusals):
+        if ask.checks:
+            self.post(actor, checked(ask, self.database.tree))
+        elif tape.chance(fate.refusals):
             code = "PRECHECK_FAILED" if definition.precheck is not None else "ACTION_FAILED"
             self.post(actor, Refused(ask.ordinal, make_fault(code, "it raised", node.path)))
         elif ask.event is not None:

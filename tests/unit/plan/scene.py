@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.unit.plan.drive import Actor, Workers
+from tests.unit.plan.drive import Actor, Workers, checked
 from tests.unit.plan.rules import Watch
 from tests.unit.plan.simulator import Database, Row
 from workflow import Action, Pipeline, Stage, Workflow
-from workflow.plan import Answered, Ask, Checked, Completed, Failed, Move, Refused, Suspended, fault
-from workflow.plan.faults import Unfit
-from workflow.plan.outputs import validated
+from workflow.plan import Answered, Ask, Completed, Failed, Move, Refused, Suspended, fault
 
 
 def nothing(state: Any) -> None:
@@ -95,11 +93,7 @@ class Scene:
     def _checked(self, actor: Actor, move: Move) -> Move:
         """Answers at once what `output=` is asked, if it is to be; the last move."""
         while self.checks and (asked := [ask for ask in actor.asked if ask.checks]):
-            try:
-                fact = Checked(asked[0].ordinal, *validated(asked[0].value, self.db.tree, asked[0].ordinal))
-            except Unfit as unfit:
-                fact = Checked(asked[0].ordinal, error=unfit.error)
-            move = self.workers.tell(actor, fact)
+            move = self.workers.tell(actor, checked(asked[0], self.db.tree))
         return move
 
     def done(self, actor: Actor, path: str, output: Any = None) -> Move:
