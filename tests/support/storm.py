@@ -220,7 +220,7 @@ class Storm:
         self.tally.counts["handler starts"] += _count(
             "SELECT count(*) FROM crash_call WHERE phase IN ('run', 'undo')"
         )
-        self.tally.counts["started again"] += _count(AGAIN)
+        self.tally.counts["started again"] += _count(AGAIN, (list(self.tally.dead),))
         self._handles.clear()
 
 
@@ -236,9 +236,14 @@ SELECT count(*) FROM crash_call AS c
 WHERE c.phase <> 'replay' AND (c.how = 'returned' OR c.how IS NULL)
   AND EXISTS (SELECT 1 FROM crash_call AS later
               WHERE later.run_id = c.run_id AND later.path = c.path AND later.phase = c.phase
-                AND later.started_at > c.started_at)
+                AND later.started_at > c.started_at AND NOT (later.attempt < c.attempt AND later.pid = ANY(%s)))
 """
-"""Calls that returned, or never ended, and were followed by another of the same handler, step, or undoing of a step."""
+"""Calls that returned, or never ended, and were followed by another of the same handler, step, or undoing of a step.
+
+Not by the call of an earlier attempt: a worker that was stopped just before it called the handler does so when it
+goes on, after its lease is lost and the next attempt was made elsewhere. Nothing can keep it from that, and what it
+returns does not count. `%s`: such workers.
+"""
 
 
 def started_again(dead: set[int]) -> int:
@@ -255,5 +260,5 @@ def started_again(dead: set[int]) -> int:
                                 AND (e.data->>'attempt')::int = c.attempt
                                 AND e.data->'error'->>'code' <> 'LEASE_HEARTBEAT_LOST')
         """,
-        (list(dead),),
+        (list(dead), list(dead)),
     )
