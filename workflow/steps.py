@@ -11,13 +11,11 @@ unwound by an exception that is none of its business, and the unit lets go of it
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -27,12 +25,11 @@ from workflow.definitions.handlers import finished, taken_arguments
 from workflow.errors import Aborted, FailureCode, PayloadInvalid, StepKeyReused, WaitTimeout
 from workflow.failures import described_step
 from workflow.hands import Hands, Suspend, Wait
+from workflow.ledger import Host, Row, row_of
 from workflow.plan import Boundary, StepWrite, compact
 from workflow.plan.waits import correlation_of, published_text
-from workflow.signals import LEASE_LOST, Signal
+from workflow.signals import LEASE_LOST
 from workflow.sql import ledger as sql
-from workflow.store.pipeline import Rows, Statement
-from workflow.store.settle import Lease
 from workflow.times import FOR_EVER
 
 T = TypeVar("T")
@@ -42,47 +39,6 @@ NAMES = {"run": "run", "sleep": "sleep", "poll": "wait_for", "event": "wait_even
 """What each kind of ledger row is called as a method."""
 MIN_POLL_LEASE = 60.0
 """A poll in hand says in the ledger that the next is not due for so many seconds, however short its interval."""
-
-
-class Host(Protocol):
-    """The attempt whose ledger this is, as far as steps need it. Boundaries it settles carry its lease."""
-
-    lease: Lease
-    ordinal: int
-    path: str
-    number: int
-    compensating: bool
-    is_async: bool
-    state: dict[str, Any]
-    secret_keys: frozenset[str]
-    signal: Signal
-
-    def settle(self, boundary: Boundary) -> bool:
-        """False when the lease is gone."""
-        ...
-
-    async def asettle(self, boundary: Boundary) -> bool:
-        """`settle`, for `async` handlers."""
-        ...
-
-    def read(self, statement: Statement) -> Rows:
-        """The rows of one statement."""
-        ...
-
-    async def aread(self, statement: Statement) -> Rows:
-        """`read`, for `async` handlers."""
-        ...
-
-
-@dataclass(slots=True)
-class _Row:
-    kind: str
-    status: str
-    attempt: int
-    value: Any
-    deadline: float | None
-    """On this process's monotonic clock, from what was left on the database's when it was read."""
-    error: dict[str, Any] | None
 
 
 class Steps:
@@ -95,7 +51,7 @@ class Steps:
         self._attempt = attempt
         self._phase = "compensate" if attempt.compensating else "run"
         self._used: set[str] = set()
-        self._rows: dict[str, _Row] | None = None
+        self._rows: dict[str, Row] | None = None
         self.hands = Hands(attempt.signal, lambda: self.ended is not None, self._suspend, self._awrite)
         """Which steps are at work: an execution ends after them."""
         self._waits: list[Wait] = []
@@ -217,7 +173,7 @@ class Steps:
         async with self.hands():
             self._slept(key, await self._aopen(key, "sleep"), seconds)
 
-    def _slept(self, key: str, row: _Row | None, seconds: float) -> None:
+    def _slept(self, key: str, row: Row | None, seconds: float) -> None:
         left = seconds if row is None or row.deadline is None else row.deadline - time.monotonic()
         if left > 0:
             raise self._suspended(left, self._step(key, "sleep", "waiting", deadline=seconds))
@@ -271,7 +227,7 @@ class Steps:
     def _polled(
         self,
         key: str,
-        row: _Row | None,
+        row: Row | None,
         value: Any,
         interval: float,
         timeout: float | None,
@@ -337,13 +293,13 @@ class Steps:
                 value = await value
             return self._park(key, event, self._correlation(key, correlate, value), row, timeout)
 
-    def _is_over(self, row: _Row | None, timeout: float | None) -> bool:
+    def _is_over(self, row: Row | None, timeout: float | None) -> bool:
         return row is not None and row.status == "waiting" and self._left(row, timeout) <= 0
 
     def _event_failed(self, key: str) -> StepWrite:
         return self._failed(key, "event", 1, WaitTimeout(f"step {key!r}: no event in time"))
 
-    def _event_after_timeout(self, key: str, row: _Row) -> Any:
+    def _event_after_timeout(self, key: str, row: Row) -> Any:
         """One conditional write has decided: an event that came in before it stands, else the time is up."""
         if row.status == "completed":
             return row.value
@@ -355,7 +311,7 @@ class Steps:
         published_text(event, f"step {key!r}: event")
 
     def _park(
-        self, key: str, event: str, correlation: str | None, row: _Row | None, timeout: float | None
+        self, key: str, event: str, correlation: str | None, row: Row | None, timeout: float | None
     ) -> Any:
         step = self._step(key, "event", "waiting", deadline=timeout)
         step.event, step.correlation = event, correlation
@@ -392,7 +348,7 @@ class Steps:
         self.ended = StepKeyReused(reason)
         return self.ended
 
-    def _open(self, key: str, kind: str) -> _Row | None:
+    def _open(self, key: str, kind: str) -> Row | None:
         if self._attempt.is_async and _on_a_loop():
             name = NAMES[kind]
             raise SynchronousOnlyOperation(
@@ -403,28 +359,28 @@ class Steps:
             self._take(self._attempt.read((sql.LOAD_STEPS, self._where())))
         return self._found(key, kind)
 
-    async def _aopen(self, key: str, kind: str) -> _Row | None:
+    async def _aopen(self, key: str, kind: str) -> Row | None:
         self._check_key(key, kind)
         if self._rows is None:
             self._take(await self._attempt.aread((sql.LOAD_STEPS, self._where())))
         return self._found(key, kind)
 
-    def _read_again(self, key: str) -> _Row:
+    def _read_again(self, key: str) -> Row:
         rows = self._attempt.read((sql.LOAD_STEP, (*self._where(), key)))
-        return _row(rows[0])
+        return row_of(rows[0])
 
-    async def _aread_again(self, key: str) -> _Row:
+    async def _aread_again(self, key: str) -> Row:
         rows = await self._attempt.aread((sql.LOAD_STEP, (*self._where(), key)))
-        return _row(rows[0])
+        return row_of(rows[0])
 
     def _where(self) -> tuple[str, str, str]:
         lease = self._attempt.lease
         return lease.run_id, lease.node(self._attempt.ordinal), self._phase
 
     def _take(self, rows: list[tuple[Any, ...]]) -> None:
-        self._rows = {row[0]: _row(row) for row in rows}
+        self._rows = {row[0]: row_of(row) for row in rows}
 
-    def _found(self, key: str, kind: str) -> _Row | None:
+    def _found(self, key: str, kind: str) -> Row | None:
         assert self._rows is not None
         row = self._rows.get(key)
         if row is not None and row.kind != kind:
@@ -461,7 +417,7 @@ class Steps:
             and threading.get_ident() != self._parked_by
         )
 
-    def _left(self, row: _Row | None, timeout: float | None) -> float:
+    def _left(self, row: Row | None, timeout: float | None) -> float:
         if row is not None and row.deadline is not None:
             return row.deadline - time.monotonic()
         return FOR_EVER if timeout is None else float(timeout)
@@ -509,16 +465,6 @@ def _on_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _row(row: tuple[Any, ...]) -> _Row:
-    _, kind, status, attempt, value, deadline, error = row
-    end = None if deadline is None else time.monotonic() + deadline
-    return _Row(kind, status, attempt, _json(value), end, _json(error))
-
-
-def _json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
 
 
 def _check_seconds(name: str, value: Seconds, *, zero: bool) -> float:

@@ -9,25 +9,12 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-from tests.support.runs import node, run_through, staged
-from workflow import Action, WaitTimeout, Workflow, workflows
+from tests.support.runs import node, run_through
+from tests.support.stepping import calls, clear, stepping
+from workflow import WaitTimeout, Workflow, workflows
 from workflow.testing import advance, drain
 
-calls: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def _clear() -> None:
-    calls.clear()
-
-
-def note(value: Any) -> Any:
-    calls.append(value)
-    return value
-
-
-def stepping(handler: Callable[..., Any], **options: Any) -> Workflow:
-    return staged(Action("act", handler, **options))
+__all__ = ["clear"]
 
 
 @pytest.mark.parametrize("event", ["", 5, "a\0b", "\ud83d", "x" * 256])

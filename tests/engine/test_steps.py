@@ -15,25 +15,12 @@ from django.db.utils import DatabaseError
 from django.test.utils import CaptureQueriesContext
 
 from tests.support.runs import names, node, run_through, staged
+from tests.support.stepping import calls, clear, note, stepping
 from workflow import Action, Fatal, Stage, WaitTimeout, Workflow, parallel, workflows
 from workflow.models import Job, Step
 from workflow.testing import advance, drain
 
-calls: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def _clear() -> None:
-    calls.clear()
-
-
-def note(value: Any) -> Any:
-    calls.append(value)
-    return value
-
-
-def stepping(handler: Callable[..., Any], **options: Any) -> Workflow:
-    return staged(Action("act", handler, **options))
+__all__ = ["clear"]
 
 
 def test_what_a_step_did_once_is_answered_from_the_ledger() -> None:

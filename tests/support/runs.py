@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflow import Stage, Workflow, workflows
+from workflow import Stage, WaitFor, Workflow, workflows
 from workflow.models import RunEvent
-from workflow.results import NodeInfo, RunStatus
+from workflow.results import NodeInfo, RunHandle, RunStatus
 from workflow.testing import advance, drain
 
 PATIENCE = 120.0
@@ -48,3 +48,13 @@ def history(status: RunStatus) -> list[tuple[str, str | None]]:
 def names(status: RunStatus) -> list[str]:
     """The names of the history's entries, in order."""
     return [name for name, _ in history(status)]
+
+
+def parked(wait: WaitFor, data: Any = None, **options: Any) -> RunHandle:
+    """A run of one wait stage and an end, drained until it is parked."""
+    definition = Workflow(
+        "w", stages=[Stage("wait", wait_for=wait), Stage("end", run=lambda state: None)], **options
+    )
+    handle = workflows.dispatch(definition, {} if data is None else data)
+    drain(handle.run_id)
+    return handle

@@ -13,9 +13,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, cast
+from typing import Any, cast
 
 import psycopg
 from django.db import DatabaseError, InterfaceError, connections
@@ -28,14 +28,16 @@ from workflow.definitions import Action
 from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused, WaitTimeout
 from workflow.executor.connections import clean_connections, limit_idleness
+from workflow.executor.desk import Desk, until_read_again
 from workflow.executor.interrupt import UserCode
 from workflow.executor.replay import Found, Replay, Strayed
+from workflow.executor.reports import Reports
 from workflow.executor.transactions import CheckpointRefused, Transaction
 from workflow.executor.values import Invalid, encode_output, refusals, validated
 from workflow.failures import describe
 from workflow.hands import Suspend
 from workflow.payload import copy_json
-from workflow.plan import Boundary, Completed, Failed, HistoryEntry, Notes, Suspended, compact, fault
+from workflow.plan import Boundary, Completed, Failed, Notes, Suspended, fault
 from workflow.signals import SHUTDOWN, Signal
 from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
@@ -43,7 +45,7 @@ from workflow.steps import Steps
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort, refresh_connections
 from workflow.store.settle import Lease, Rejected, Settlement
-from workflow.store.trouble import is_connection_lost, is_in_the_way
+from workflow.store.trouble import is_connection_lost
 
 logger = logging.getLogger("workflow")
 
@@ -56,44 +58,6 @@ NEVER_RETRIED = frozenset(
         FailureCode.PRECHECK_FAILED,
     }
 )
-
-
-READS: Final = 3
-"""How often a read that fails for no known reason is tried: a plan that a migration has made void fails once."""
-LONGEST_PAUSE: Final = 5.0
-"""Seconds, at most, between two tries of a read while the database is away."""
-
-
-class Desk(Protocol):
-    """What a handler's thread or coroutine may ask of the process it runs in."""
-
-    def settle(self, settlement: Settlement) -> Settlement:
-        """Settles a boundary for a plain handler, whose thread waits."""
-        ...
-
-    async def asettle(self, settlement: Settlement) -> Settlement:
-        """Settles a boundary for an `async` handler."""
-        ...
-
-    def read(self, statement: Statement) -> Rows:
-        """Runs one statement for a plain handler."""
-        ...
-
-    async def aread(self, statement: Statement) -> Rows:
-        """Runs one statement for an `async` handler."""
-        ...
-
-    def reported(self, attempt: Attempt) -> None:
-        """There are notes to be written."""
-        ...
-
-    def last_notes(self, attempt: Attempt) -> None:
-        """From here on what it reports is left to its checkpoint. Returns when what is on its way has arrived."""
-        ...
-
-    def announce(self, settlements: Sequence[Settlement]) -> None:
-        """Pushes history that was settled elsewhere."""
-        ...
 
 
 class Attempt:
@@ -139,10 +103,9 @@ class Attempt:
         self._correlation_id = correlation_id
         self._checkpoint = checkpoint
         self._desk = desk
+        self.reports = Reports(path, number, lambda: desk.reported(self))
+        """Its progress and log."""
         self._lock = threading.Lock()
-        self._notes: Notes | None = None
-        self._last_progress: HistoryEntry | None = None
-        self._has_reported = False
         self._steps: Steps | None = None
         self._undoing = step
         """The key of the step that is to be undone: its handler is called again to find out how."""
@@ -277,7 +240,7 @@ class Attempt:
         try:
             with self._past_hooks(own), own.begin():
                 value = self._call()
-                if self._has_reported:
+                if self.reports.any:
                     self._desk.last_notes(self)  # after the checkpoint they would be refused
                 own.require_whole()
                 fact = self._conclude(value)
@@ -361,6 +324,10 @@ class Attempt:
         with refusals(FailureCode.INPUT_INVALID, kinds):
             return validated(adapter, self.state)
 
+    def _report(self, name: str, progress: float | None, data: dict[str, Any]) -> None:
+        if not self._is_replaying:  # else it was reported when the handler did it
+            self.reports.add(name, progress, data)
+
     def _make_context(self) -> Context:
         return Context(
             run_id=self.lease.run_id,
@@ -409,14 +376,14 @@ class Attempt:
         if self._ended is not None:
             raise self._ended
         if self.compensating:
-            return Completed(self.ordinal, None, None, notes=self.take_notes())
+            return Completed(self.ordinal, None, None, notes=self.reports.take())
         where = f"{self.path} output"
         output, text = encode_output(value, self.action.output_adapter, where, self.secret_keys, self._key)
-        return Completed(self.ordinal, output, text, notes=self.take_notes())
+        return Completed(self.ordinal, output, text, notes=self.reports.take())
 
     def _failure(self, error: BaseException) -> Outcome:
         """The fact of an attempt that has raised. Never raises itself: nobody would hear of the attempt again."""
-        notes = self.take_notes()
+        notes = self.reports.take()
         error = self._ended or error
         try:
             return self._judged(error, notes)
@@ -471,7 +438,7 @@ class Attempt:
     def timed_out(self, code: FailureCode, seconds: float) -> Failed:
         """The fact of an attempt whose time is up."""
         error = fault(code, f"attempt {self.number} took longer than {seconds:g} s", self.path)
-        return self.failed(error, notes=self.take_notes())
+        return self.failed(error, notes=self.reports.take())
 
     # --- for durable steps ----------------------------------------------------------------------
 
@@ -496,7 +463,7 @@ class Attempt:
                 return self._desk.read(statement)
             except psycopg.Error as error:
                 failures += 1
-                pause = _until_read_again(error, failures)
+                pause = until_read_again(error, failures)
             self.signal.wait(pause)
             self.signal.raise_if_aborted()
 
@@ -508,44 +475,9 @@ class Attempt:
                 return await self._desk.aread(statement)
             except psycopg.Error as error:
                 failures += 1
-                pause = _until_read_again(error, failures)
+                pause = until_read_again(error, failures)
             await asyncio.sleep(pause)
             self.signal.raise_if_aborted()
-
-    # --- notes ----------------------------------------------------------------------------------
-
-    def _report(self, name: str, progress: float | None, data: dict[str, Any]) -> None:
-        if self._is_replaying:
-            return  # it was reported when the handler did it
-        if progress is None:
-            entry = HistoryEntry(name, self.path, compact(data))
-        else:
-            text = compact({"attempt": self.number, "progress": progress, **data})
-            entry = HistoryEntry(name, self.path, text)
-        with self._lock:
-            if self._notes is None:
-                self._notes = Notes()
-            if progress is not None:
-                # Coalesced: the latest value stands for all that were not written yet.
-                self._notes.entries = [
-                    known for known in self._notes.entries if known is not self._last_progress
-                ]
-                self._last_progress = entry
-                self._notes.progress = progress
-            self._notes.entries.append(entry)
-        self._has_reported = True
-        self._desk.reported(self)
-
-    @property
-    def has_notes(self) -> bool:
-        """Whether anything was reported since it was last taken."""
-        return self._notes is not None
-
-    def take_notes(self) -> Notes | None:
-        """What has been reported since it was last taken, or None."""
-        with self._lock:
-            notes, self._notes, self._last_progress = self._notes, None, None
-        return notes
 
 
 def _prepend(boundary: Boundary, notes: Notes | None) -> None:
@@ -557,12 +489,3 @@ def _prepend(boundary: Boundary, notes: Notes | None) -> None:
         if change.event is not None:
             change.event += len(notes.entries)
         change.progress = notes.progress
-
-
-def _until_read_again(error: psycopg.Error, failures: int) -> float:
-    """Seconds until a read that has failed so often is tried again; raises the error if it is not."""
-    if failures >= READS and not (is_connection_lost(error) or is_in_the_way(error)):
-        raise error
-    pause = min(0.1 * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
-    logger.info("a step is read again in %.1f s: %s", pause, str(error).partition("\n")[0])
-    return pause

@@ -10,7 +10,8 @@ from workflow.store.ports import Port
 from workflow.store.settle import HistoryRow, Settlement
 
 if TYPE_CHECKING:
-    from workflow.executor.attempt import Attempt, Desk
+    from workflow.executor.attempt import Attempt
+    from workflow.executor.desk import Desk
     from workflow.executor.execution import Execution
     from workflow.executor.moving import Mover
     from workflow.executor.questions import Question

@@ -309,7 +309,7 @@ class WorkerRuntime:
         """Writes what an attempt has reported, in a boundary of its own."""
         running = self._running.get(attempt)
         writes = running is not None and running.speaks and running.execution.counts(attempt)
-        notes = attempt.take_notes() if writes else None
+        notes = attempt.reports.take() if writes else None
         if running is None or notes is None:
             self._noting.discard(attempt)
             return
@@ -328,7 +328,7 @@ class WorkerRuntime:
         finally:  # or nothing that it reports is ever written again
             running.noting = None
             self._noting.discard(attempt)
-        if attempt.has_notes:
+        if attempt.reports.waiting:
             self.reported(attempt)
 
 
