@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from threading import Lock
 from uuid import UUID
 
@@ -64,10 +65,14 @@ class _Sequence:
 
 _runs = _Sequence(_RANDOM_BITS - ORDINAL_BITS)
 _others = _Sequence(_RANDOM_BITS)
+_TOKENS_AT_ONCE = 64
+_tokens: list[str] = []
+"""Drawn and not given out. A forked child draws its own: these are the parent's."""
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_runs.forget)
     os.register_at_fork(after_in_child=_others.forget)
+    os.register_at_fork(after_in_child=_tokens.clear)
 
 
 def new_run_id() -> UUID:
@@ -117,7 +122,19 @@ def new_id() -> UUID:
 def new_token() -> str:
     """A lease token: random alone, as a UUIDv4's canonical text, which uuid and text columns both give back.
 
-    Written out, without a ``UUID`` in between: one is drawn for every boundary.
+    One is drawn for every boundary, so they are written out without a ``UUID`` in between and many at a time: the
+    system call lets go of the interpreter's lock, and each of the handlers' threads would have its turn first.
     """
-    digits = os.urandom(16).hex()
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+    try:
+        return _tokens.pop()
+    except IndexError:
+        token, *spare = _drawn_tokens(_TOKENS_AT_ONCE)
+        _tokens.extend(spare)
+        return token
+
+
+def _drawn_tokens(count: int) -> Iterator[str]:
+    digits = os.urandom(16 * count).hex()
+    for start in range(0, len(digits), 32):
+        d = digits[start : start + 32]
+        yield f"{d[:8]}-{d[8:12]}-4{d[13:16]}-a{d[17:20]}-{d[20:]}"

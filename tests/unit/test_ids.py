@@ -121,6 +121,30 @@ def test_a_forked_child_does_not_go_on_with_the_sequence_of_its_parent():
     assert abs(child - before) > 1 << 53
 
 
+FORK_WITH_TOKENS = """
+import os
+from workflow import ids
+
+ids.new_token()  # others are drawn with it
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.write(writer, b" ".join(ids.new_token().encode() for _ in range(200)))
+    os._exit(0)
+os.wait()
+theirs = os.read(reader, 65536).decode().split()
+ours = [ids.new_token() for _ in range(200)]
+print(len({*ours, *theirs}))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_forked_child_draws_no_token_that_its_parent_gives_out():
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_WITH_TOKENS], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) == 400
+
+
 def test_run_ids_end_in_twenty_zero_bits():
     run = ids.new_run_id()
     assert run.version == 7
@@ -164,6 +188,12 @@ def test_an_impossible_ordinal_is_refused(ordinal):
 def test_the_id_of_a_node_is_no_run_id():
     with pytest.raises(ValueError, match="not the id of a run"):
         ids.node_id(ids.node_id(ids.new_run_id(), 3), 4)
+
+
+def test_tokens_drawn_by_many_threads_never_repeat():
+    with ThreadPoolExecutor(8) as pool:
+        drawn = list(pool.map(lambda _: [ids.new_token() for _ in range(2_000)], range(8)))
+    assert len({token for batch in drawn for token in batch}) == 16_000
 
 
 def test_tokens_are_canonical_text_and_never_repeat():

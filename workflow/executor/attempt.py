@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from workflow import failpoints, retry
 from workflow.conf import conf
 from workflow.context import Context
-from workflow.definitions import Action
+from workflow.definitions import Action, TreeNode
 from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused, WaitTimeout
 from workflow.executor.connections import clean_connections, limit_idleness
@@ -37,13 +37,14 @@ from workflow.executor.values import Invalid, encode_output, refusals, validated
 from workflow.failures import describe
 from workflow.hands import Suspend
 from workflow.payload import copy_json
-from workflow.plan import Boundary, Completed, Failed, Notes, Suspended, fault
+from workflow.plan import Boundary, Completed, Failed, Notes, Start, Suspended, fault
 from workflow.signals import SHUTDOWN, Signal
 from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
 from workflow.steps import Steps
+from workflow.store.claims import ClaimedRun
 from workflow.store.pipeline import Rows, Statement
-from workflow.store.ports import DjangoPort, refresh_connections
+from workflow.store.ports import DjangoPort, own_connections, refresh_connections
 from workflow.store.settle import Lease, Rejected, Settlement
 from workflow.store.trouble import is_connection_lost
 
@@ -65,30 +66,23 @@ class Attempt:
 
     def __init__(
         self,
+        start: Start,
         *,
         lease: Lease,
-        ordinal: int,
-        path: str,
-        action: Action,
-        number: int,
-        state: dict[str, Any],
-        workflow: str,
-        context: str | None,
-        correlation_id: str | None,
-        compensating: bool,
-        key: str,
+        node: TreeNode,
+        run: ClaimedRun,
         secret_keys: frozenset[str],
         checkpoint: Callable[[int, Any, str | None, int], Boundary],
         desk: Desk,
-        step: str | None = None,
     ) -> None:
+        action = node.definition
+        assert isinstance(action, Action)
         self.lease = lease
-        self.ordinal = ordinal
-        self.path = path
+        self.ordinal = start.ordinal
+        self.path = node.path
         self.action = action
-        self.number = number
-        self.workflow = workflow
-        self.compensating = compensating
+        self.number = start.attempt
+        self.compensating = start.compensation
         self.signal = Signal()
         self.user_code = UserCode()
         self.made = time.monotonic()
@@ -96,22 +90,22 @@ class Attempt:
         """When user code was entered, on this process's own clock: what the timeout is measured from."""
         self.leaves_steps = False
         """Whether it has settled a step that has a compensation of its own."""
-        self.state = state
+        self.state = start.state
         self.secret_keys = secret_keys
-        self._key = key
-        self._context = context
-        self._correlation_id = correlation_id
+        self._key = node.key
+        self._run = run
         self._checkpoint = checkpoint
         self._desk = desk
-        self.reports = Reports(path, number, lambda: desk.reported(self))
+        self.reports = Reports(node.path, start.attempt, lambda: desk.reported(self))
         """Its progress and log."""
         self._lock = threading.Lock()
         self._steps: Steps | None = None
-        self._undoing = step
+        self._undoing = start.step
         """The key of the step that is to be undone: its handler is called again to find out how."""
-        self._is_replaying = step is not None
+        self._is_replaying = start.step is not None
         self._replay: Replay | None = None
-        handler = action.compensate_handler if compensating and step is None else action.run_handler
+        turns_back = start.compensation and start.step is None
+        handler = action.compensate_handler if turns_back else action.run_handler
         assert handler is not None
         self.handler: Handler = handler
         self.is_async = handler.is_async
@@ -285,7 +279,7 @@ class Attempt:
         pause = 0.2
         while True:
             try:
-                refresh_connections()
+                refresh_connections(own_connections())
                 connections[using].ensure_connection()
                 return
             except DatabaseError as error:
@@ -333,11 +327,11 @@ class Attempt:
             run_id=self.lease.run_id,
             node_id=self.lease.node(self.ordinal),
             path=self.path,
-            workflow=self.workflow,
+            workflow=self._run.workflow,
             attempt=self.number,
             state=copy_json(self.state),
-            context=None if self._context is None else json.loads(self._context),
-            correlation_id=self._correlation_id,
+            context=None if self._run.context is None else json.loads(self._run.context),
+            correlation_id=self._run.correlation_id,
             idempotency_key=self._idempotency_key(),
             signal=self.signal,
             report=self._report,

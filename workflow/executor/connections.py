@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import psycopg
@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from workflow.conf import conf
 from workflow.executor.transactions import Blocks
-from workflow.store.ports import abandon_connection, refresh_connections
+from workflow.store.ports import abandon_connection, own_connections, refresh_connections
 
 logger = logging.getLogger("workflow")
 
@@ -26,18 +26,22 @@ def clean_connections(whose: str) -> Iterator[None]:
     open before (a test's) is the caller's, and only the blocks that were opened inside are left. `whose`: what the log
     calls it.
     """
-    _forget_queries()
-    refresh_connections()
-    before = {c.alias: Blocks(c) for c in connections.all(initialized_only=True) if c.in_atomic_block}
+    found = own_connections()
+    _forget_queries(found)
+    refresh_connections(found)
+    before = {c.alias: Blocks(c) for c in found if c.in_atomic_block}
     try:
         yield
     finally:
-        _tidy_connections(before, whose)
-        refresh_connections()
+        left = own_connections()
+        _tidy_connections(left, before, whose)
+        refresh_connections(left)
 
 
-def _tidy_connections(before: Mapping[str, Blocks], whose: str) -> None:
-    for connection in connections.all(initialized_only=True):
+def _tidy_connections(
+    of_thread: Iterable[BaseDatabaseWrapper], before: Mapping[str, Blocks], whose: str
+) -> None:
+    for connection in of_thread:
         if connection.alias in before:
             before[connection.alias].leave()
         elif _is_transacting(connection):
@@ -62,10 +66,10 @@ def _is_transacting(connection: BaseDatabaseWrapper) -> bool:
     return not connection.get_autocommit()
 
 
-def _forget_queries() -> None:
+def _forget_queries(of_thread: Iterable[BaseDatabaseWrapper]) -> None:
     """With DEBUG Django keeps the text of each query until a request begins, and here none ever does. What a test has
     asked for (`assertNumQueries`) is left to it."""
-    for connection in connections.all(initialized_only=True):
+    for connection in of_thread:
         if not connection.force_debug_cursor and not connection.in_atomic_block:
             connection.queries_log.clear()
 
@@ -85,10 +89,11 @@ def clean_shared_connections(whose: str) -> None:
 
 def _clean_here(whose: str) -> None:
     try:
-        _forget_queries()
-        _tidy_connections({}, whose)
+        left = own_connections()
+        _forget_queries(left)
+        _tidy_connections(left, {}, whose)
         # None is closed for its age: a neighbour may be reading from a cursor of the server's between two calls.
-        refresh_connections(aged=False)
+        refresh_connections(left, aged=False)
     except Exception:
         logger.exception("the connections that async handlers share could not be tidied up")
 

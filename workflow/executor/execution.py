@@ -16,7 +16,7 @@ from typing import TypeVar
 import psycopg
 
 from workflow import states
-from workflow.definitions import Action, Workflow, placed
+from workflow.definitions import Workflow, placed
 from workflow.errors import FailureCode
 from workflow.executor.attempt import Attempt
 from workflow.executor.ghosts import met
@@ -428,26 +428,16 @@ class Execution:
             self._runtime.after(self, timer.delay, Due(timer.ordinal, timer))
 
     def _make_attempt(self, start: Start) -> Attempt:
-        node = self.workflow.tree.nodes[start.ordinal]
-        assert isinstance(node.definition, Action)
         run = self.claim.run
         assert run is not None
         return Attempt(
+            start,
             lease=self.lease,
-            ordinal=start.ordinal,
-            path=node.path,
-            action=node.definition,
-            number=start.attempt,
-            state=start.state,
-            workflow=run.workflow,
-            context=run.context,
-            correlation_id=run.correlation_id,
-            compensating=start.compensation,
-            key=node.key,
+            node=self.workflow.tree.nodes[start.ordinal],
+            run=run,
             secret_keys=self.workflow.secret_keys,
             checkpoint=self._plan.checkpoint,
             desk=self._runtime.desk(self),
-            step=start.step,
         )
 
 

@@ -9,7 +9,7 @@ from workflow.plan.faults import compact
 
 
 class Draft:
-    """`status` and `attempt` by ordinal are the working copy; `move` is what is being made.
+    """`status` and `attempt` by ordinal are the working copy.
 
     A unit makes one move after another. Nothing is ever taken back: a refused boundary ends the unit.
     """
@@ -17,9 +17,10 @@ class Draft:
     def __init__(self, status: list[str], attempt: list[int]) -> None:
         self.status = status
         self.attempt = attempt
-        self.move = Move()
-        self._changes: dict[int, Change] = {}
-        self._patches: list[tuple[dict[str, Any], str | None]] = []
+        self.move: Move
+        """What is being made, from `open` on."""
+        self._changes: dict[int, Change]
+        self._patches: list[tuple[dict[str, Any], str | None]]
 
     def open(self, *, compensating: bool = False) -> Boundary:
         """Begins the next move."""

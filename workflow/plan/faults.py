@@ -29,12 +29,18 @@ class Unfit(Exception):
         self.error = error
 
 
+_LOSSES: Final = (
+    FailureCode.LEASE_HEARTBEAT_LOST,
+    FailureCode.LEASE_ABSOLUTE_CAP,
+    FailureCode.UNIT_TIMEOUT,
+)
+
+
 def loss(last_error: str) -> FailureCode | None:
     """How a lease was lost, from what stands on the job ("<code>: <what was seen>"); None when it was not."""
-    for code in (FailureCode.LEASE_HEARTBEAT_LOST, FailureCode.LEASE_ABSOLUTE_CAP, FailureCode.UNIT_TIMEOUT):
-        if last_error.startswith(code):
-            return code
-    return None
+    if not last_error:  # as nearly always
+        return None
+    return next((code for code in _LOSSES if last_error.startswith(code)), None)
 
 
 UNBEGUN: Final = "UNBEGUN"

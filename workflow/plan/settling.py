@@ -72,13 +72,13 @@ class Settling(Moving):
         groups = self.tree.nodes[ordinal].groups
         for index in range(start, len(groups)):
             group = groups[index]
-            live = [member for member in group if self.status[member] in NODE_LIVE]
-            failed = [member for member in group if self.status[member] not in NODE_LIVE + NODE_DONE]
-            if not live and not failed:
+            left = [member for member in group if self.status[member] not in NODE_DONE]
+            if not left:
                 continue
+            live = [member for member in left if self.status[member] in NODE_LIVE]
             self._cursor[ordinal] = index
             self._open[ordinal] = len(live)
-            self._failures[ordinal] = failed
+            self._failures[ordinal] = [member for member in left if self.status[member] not in NODE_LIVE]
             if not live:
                 self._container_failed(ordinal)
                 return

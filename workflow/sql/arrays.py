@@ -6,6 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
+def words(values: Iterable[str]) -> str:
+    """UUIDs and names of the engine's own: no NULL among them, and nothing that needs quoting."""
+    return "{" + ",".join(values) + "}"
+
+
 def plain(values: Iterable[object]) -> str:
     """Numbers, booleans, UUIDs and identifiers: nothing that needs quoting. None is NULL."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"

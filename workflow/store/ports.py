@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import psycopg
@@ -98,13 +98,20 @@ def _limit_patience(cursor: CursorWrapper, seconds: float) -> str:
     return str(cursor.fetchone()[0])
 
 
-def refresh_connections(*, aged: bool = True) -> None:
-    """Closes this thread's connections that are broken or over `CONN_MAX_AGE`; never one inside a transaction.
+def own_connections() -> Sequence[BaseDatabaseWrapper]:
+    """Those of Django's connections that this thread has made. Around a handler that does nothing, to look for them
+    takes longer than all the rest: to be asked once, and handed on.
+    """
+    return connections.all(initialized_only=True)
+
+
+def refresh_connections(of_thread: Iterable[BaseDatabaseWrapper], *, aged: bool = True) -> None:
+    """Closes those of this thread's connections that are broken or over `CONN_MAX_AGE`; never one inside a transaction.
 
     `aged` False: only those that are broken. One that the server has ended while it was idle is found without
     asking the server: nothing but its last words can have arrived on it.
     """
-    for connection in connections.all(initialized_only=True):
+    for connection in of_thread:
         if connection.in_atomic_block:
             continue
         if aged or connection.errors_occurred:

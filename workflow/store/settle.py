@@ -21,7 +21,7 @@ from workflow.plan import Boundary, HistoryEntry
 from workflow.plan.boundary import AWAIT, DELETE, KEEP, RELEASE, StepWrite
 from workflow.sql import events as events_sql
 from workflow.sql import settle as sql
-from workflow.sql.arrays import plain, texts
+from workflow.sql.arrays import plain, texts, words
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort, Port
 from workflow.store.trouble import is_connection_lost, is_zero_division
@@ -114,7 +114,7 @@ def statements(
     leaves the stamps on their jobs alone, by which the committer finds out what became of a boundary of its own.
     """
     runs = [s.lease.run_id for s in batch]
-    out: list[Statement] = [(sql.LOCK_RUNS, (plain(runs),)), _update_runs(batch, rivals)]
+    out: list[Statement] = [(sql.LOCK_RUNS, (words(runs),)), _update_runs(batch, rivals)]
     for part in (
         _nodes,
         _history,
@@ -144,10 +144,10 @@ def apply_results(batch: Sequence[Settlement], results: Sequence[Rows]) -> None:
 def _update_runs(batch: Sequence[Settlement], rivals: Rivals) -> Statement:
     boundaries = [s.boundary for s in batch]
     parameters = (
-        plain([s.id for s in batch]),
-        plain([s.lease.run_id for s in batch]),
-        plain([s.lease.job_id for s in batch]),
-        plain([s.lease.token for s in batch]),
+        words([s.id for s in batch]),
+        words([s.lease.run_id for s in batch]),
+        words([s.lease.job_id for s in batch]),
+        words([s.lease.token for s in batch]),
         plain([b.compensating for b in boundaries]),
         plain([b.run_target for b in boundaries]),
         plain([len(b.history) for b in boundaries]),
@@ -171,11 +171,11 @@ def _nodes(batch: Sequence[Settlement]) -> list[Statement]:
     if not rows:
         return []
     parameters = (
-        plain([s.id for s, _ in rows]),
-        plain([s.lease.run_id for s, _ in rows]),
-        plain([s.lease.node(c.ordinal) for s, c in rows]),
-        plain([c.source for _, c in rows]),
-        plain([c.target for _, c in rows]),
+        words([s.id for s, _ in rows]),
+        words([s.lease.run_id for s, _ in rows]),
+        words([s.lease.node(c.ordinal) for s, c in rows]),
+        words([c.source for _, c in rows]),
+        words([c.target for _, c in rows]),
         plain([c.attempt for _, c in rows]),
         plain([c.compensate_attempt for _, c in rows]),
         texts([c.output for _, c in rows]),
@@ -195,11 +195,11 @@ def _history(batch: Sequence[Settlement]) -> list[Statement]:
     if not rows:
         return []
     parameters = (
-        plain([s.id for s, _, _ in rows]),
-        plain([s.lease.run_id for s, _, _ in rows]),
+        words([s.id for s, _, _ in rows]),
+        words([s.lease.run_id for s, _, _ in rows]),
         plain([index for _, index, _ in rows]),
         plain([len(s.boundary.history) for s, _, _ in rows]),
-        plain([entry.name for _, _, entry in rows]),
+        words([entry.name for _, _, entry in rows]),
         texts([entry.node for _, _, entry in rows]),
         texts([entry.data for _, _, entry in rows]),
         plain([entry.due for _, _, entry in rows]),
@@ -212,15 +212,15 @@ def _steps(batch: Sequence[Settlement]) -> list[Statement]:
     if not rows:
         return []
     parameters = (
-        plain([s.id for s, _ in rows]),
-        plain([s.lease.run_id for s, _ in rows]),
-        plain([s.lease.token for s, _ in rows]),
+        words([s.id for s, _ in rows]),
+        words([s.lease.run_id for s, _ in rows]),
+        words([s.lease.token for s, _ in rows]),
         plain([ids.new_id() for _ in rows]),
-        plain([s.lease.node(step.ordinal) for s, step in rows]),
-        plain([step.phase for _, step in rows]),
+        words([s.lease.node(step.ordinal) for s, step in rows]),
+        words([step.phase for _, step in rows]),
         texts([step.key for _, step in rows]),
-        plain([step.kind for _, step in rows]),
-        plain([step.status for _, step in rows]),
+        words([step.kind for _, step in rows]),
+        words([step.status for _, step in rows]),
         plain([step.attempt for _, step in rows]),
         texts([step.value for _, step in rows]),
         texts([step.error for _, step in rows]),
@@ -239,10 +239,10 @@ def _in_time(rows: Sequence[tuple[Settlement, StepWrite]]) -> list[Statement]:
     if not late:
         return []
     parameters = (
-        plain([s.id for s, _ in late]),
-        plain([s.lease.run_id for s, _ in late]),
-        plain([s.lease.node(step.ordinal) for s, step in late]),
-        plain([step.phase for _, step in late]),
+        words([s.id for s, _ in late]),
+        words([s.lease.run_id for s, _ in late]),
+        words([s.lease.node(step.ordinal) for s, step in late]),
+        words([step.phase for _, step in late]),
         texts([step.key for _, step in late]),
     )
     return [(events_sql.STEPS_IN_TIME, parameters)]
@@ -252,8 +252,8 @@ def _rest(batch: Sequence[Settlement]) -> list[Statement]:
     over = [s for s in batch if s.boundary.cancel_pending]
     if not over:
         return []
-    boundaries, runs = plain([s.id for s in over]), plain([s.lease.run_id for s in over])
-    jobs = plain([s.lease.job_id for s in over])
+    boundaries, runs = words([s.id for s in over]), words([s.lease.run_id for s in over])
+    jobs = words([s.lease.job_id for s in over])
     return [(sql.CANCEL_REST, (boundaries, runs)), (sql.DELETE_REST, (boundaries, runs, jobs))]
 
 
@@ -262,9 +262,9 @@ def _parks(batch: Sequence[Settlement]) -> list[Statement]:
     if not rows:
         return []
     parameters = (
-        plain([s.id for s, _, _ in rows]),
-        plain([s.lease.run_id for s, _, _ in rows]),
-        plain([s.lease.node(c.ordinal) for s, c, _ in rows]),
+        words([s.id for s, _, _ in rows]),
+        words([s.lease.run_id for s, _, _ in rows]),
+        words([s.lease.node(c.ordinal) for s, c, _ in rows]),
         texts([wait.event for _, _, wait in rows]),
         texts([wait.correlation for _, _, wait in rows]),
         plain([wait.timeout for _, _, wait in rows]),
@@ -282,10 +282,10 @@ def _own_jobs(batch: Sequence[Settlement], beside: bool) -> list[Statement]:
     stay = [s for s in batch if _is_written(s.boundary, beside)]
     if stay:
         parameters = (
-            plain([s.id for s in stay]),
-            plain([s.lease.run_id for s in stay]),
-            plain([s.lease.job_id for s in stay]),
-            plain([s.lease.token for s in stay]),
+            words([s.id for s in stay]),
+            words([s.lease.run_id for s in stay]),
+            words([s.lease.job_id for s in stay]),
+            words([s.lease.token for s in stay]),
             plain([s.boundary.job == KEEP for s in stay]),
             plain([s.boundary.delay for s in stay]),
             plain([s.boundary.refund for s in stay]),
@@ -303,9 +303,9 @@ def _own_jobs(batch: Sequence[Settlement], beside: bool) -> list[Statement]:
             for node in nodes
         ]
         ready = (
-            plain([s.id for s, _, _ in sets]),
+            words([s.id for s, _, _ in sets]),
             plain([index for _, index, _ in sets]),
-            plain([s.lease.node(node) for s, _, node in sets]),
+            words([s.lease.node(node) for s, _, node in sets]),
             *_jobs_of(awaiting),
         )
         out.append((sql.READY_JOBS, ready))
@@ -331,10 +331,10 @@ def kind_after(boundary: Boundary) -> str | None:
 
 def _jobs_of(batch: Sequence[Settlement]) -> tuple[str, str, str, str]:
     return (
-        plain([s.id for s in batch]),
-        plain([s.lease.run_id for s in batch]),
-        plain([s.lease.job_id for s in batch]),
-        plain([s.lease.token for s in batch]),
+        words([s.id for s in batch]),
+        words([s.lease.run_id for s in batch]),
+        words([s.lease.job_id for s in batch]),
+        words([s.lease.token for s in batch]),
     )
 
 
@@ -345,11 +345,11 @@ def _new_jobs(batch: Sequence[Settlement]) -> list[Statement]:
     if not rows:
         return out
     parameters = (
-        plain([s.id for s, _, _, _ in rows]),
-        plain([s.lease.run_id for s, _, _, _ in rows]),
+        words([s.id for s, _, _, _ in rows]),
+        words([s.lease.run_id for s, _, _, _ in rows]),
         plain([ids.new_id() for _ in rows]),
-        plain([kind for _, kind, _, _ in rows]),
-        plain([s.lease.node(ordinal) for s, _, ordinal, _ in rows]),
+        words([kind for _, kind, _, _ in rows]),
+        words([s.lease.node(ordinal) for s, _, ordinal, _ in rows]),
         plain([delay for _, _, _, delay in rows]),
     )
     return [(sql.INSERT_JOBS, parameters), *out]
@@ -361,11 +361,11 @@ def _step_checks(batch: Sequence[Settlement]) -> list[Statement]:
     if not rows:
         return []
     parameters = (
-        plain([s.id for s, _ in rows]),
-        plain([s.lease.run_id for s, _ in rows]),
-        plain([s.lease.job_id for s, _ in rows]),
-        plain([s.lease.node(step.ordinal) for s, step in rows]),
-        plain([step.phase for _, step in rows]),
+        words([s.id for s, _ in rows]),
+        words([s.lease.run_id for s, _ in rows]),
+        words([s.lease.job_id for s, _ in rows]),
+        words([s.lease.node(step.ordinal) for s, step in rows]),
+        words([step.phase for _, step in rows]),
         texts([step.key for _, step in rows]),
     )
     return [(sql.CHECK_STEPS, parameters)]
@@ -377,17 +377,17 @@ def _wakes(batch: Sequence[Settlement]) -> list[Statement]:
     if rows:
         siblings = [(job_id, s.lease.node(sibling)) for s, wake, job_id in rows for sibling in wake.siblings]
         parameters = (
-            plain([s.id for s, _, _ in rows]),
-            plain([s.lease.run_id for s, _, _ in rows]),
-            plain([job_id for _, _, job_id in rows]),
-            plain([s.lease.node(wake.unit) for s, wake, _ in rows]),
-            plain([job_id for job_id, _ in siblings]),
-            plain([node for _, node in siblings]),
+            words([s.id for s, _, _ in rows]),
+            words([s.lease.run_id for s, _, _ in rows]),
+            words([job_id for _, _, job_id in rows]),
+            words([s.lease.node(wake.unit) for s, wake, _ in rows]),
+            words([job_id for job_id, _ in siblings]),
+            words([node for _, node in siblings]),
         )
         out.append((sql.WAKE_UNITS, parameters))
     parked = [s for s in batch if s.boundary.job == AWAIT]
     if parked:
-        out.append((sql.QUIET_RUNS, (plain([s.id for s in parked]), plain([s.lease.run_id for s in parked]))))
+        out.append((sql.QUIET_RUNS, (words([s.id for s in parked]), words([s.lease.run_id for s in parked]))))
     return out
 
 
@@ -420,8 +420,8 @@ def _as_jsonb_has_it(moment: datetime) -> str:
 
 def which_applied(batch: Sequence[Settlement]) -> list[Statement]:
     """After a commit whose outcome is unknown: the second statement's rows are the boundaries that were applied."""
-    boundaries, runs = plain([s.id for s in batch]), plain([s.lease.run_id for s in batch])
-    jobs = plain([s.lease.job_id for s in batch])
+    boundaries, runs = words([s.id for s in batch]), words([s.lease.run_id for s in batch])
+    jobs = words([s.lease.job_id for s in batch])
     return [(sql.LOCK_RUNS, (runs,)), (sql.APPLIED, (boundaries, jobs, boundaries, runs))]
 
 
