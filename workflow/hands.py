@@ -138,8 +138,9 @@ class Hands:
                 else:
                     await self._achange(self._is_quiet)
         except BaseException:
-            suspended.waits.remove(suspended.wait)  # cancelled: whoever has called it waits for it no longer
-            raise
+            if not self._is_over():  # cancelled: whoever has called it waits for it no longer
+                suspended.waits.remove(suspended.wait)
+            raise  # else it is the execution's end that cancels it, as a task group does with what is left
         finally:
             with self._lock:
                 for hand in within:

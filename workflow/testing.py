@@ -148,7 +148,7 @@ class _InlineRuntime:
             started = self._started.pop(0)
             if isinstance(started, Attempt):
                 with _mended(started.path), _Watch(execution, started):
-                    fact = async_to_sync(_arun)(started) if started.handler.is_async else started.run()
+                    fact = _outcome(started)
                 execution.post(fact, started)
             else:
                 with _mended(started.path):
@@ -215,6 +215,17 @@ def _mended(path: str) -> Iterator[None]:
 def _has_failed(connection: BaseDatabaseWrapper) -> bool:
     raw = connection.connection
     return isinstance(raw, psycopg.Connection) and raw.info.transaction_status == TransactionStatus.INERROR
+
+
+def _outcome(attempt: Attempt) -> Fact:
+    if not attempt.handler.is_async:
+        return attempt.run()
+    try:
+        return async_to_sync(_arun)(attempt)
+    except (
+        SystemExit
+    ) as error:  # of a task that the handler has begun: it has ended the loop, and the handler with it
+        return attempt.failure(error)
 
 
 async def _arun(attempt: Attempt) -> Fact:

@@ -4,7 +4,6 @@ the right moment what tells moving on from going through the queue.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from workflow.models import Job, Node
 from workflow.registry import registry
 from workflow.results import RunHandle
 from workflow.store.ports import connection_parameters
+from workflow.worker import leaving
 from workflow.worker.options import Options
 from workflow.worker.process import WorkerProcess
 
@@ -107,7 +107,7 @@ class Worked:
                 on_start(self.process)
             self.code = await self.process.run()
 
-        asyncio.run(main())
+        leaving.run(main())
         for thread in threading.enumerate():
             if thread.name == "workflow-handler":  # it closes its connection when it ends
                 thread.join(10)

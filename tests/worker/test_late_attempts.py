@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from django.db import connection
 from tests.support.moving import Worked, clean, status
 from tests.support.workers import eventually
 from workflow import Action, Fatal, Stage, Workflow, parallel, workflows
+from workflow.executor.transactions import Transaction
 from workflow.models import Run
+from workflow.store.settle import Settlement
 from workflow.worker import runtime as runtime_module
 from workflow.worker.process import WorkerProcess
 
@@ -70,10 +74,10 @@ def _no_thread_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_module, "ZOMBIE_GRACE", 600.0)
 
 
-def run(overlap: Overlap, kind: str) -> Run:
+def run(overlap: Overlap, kind: str, **options: Any) -> Run:
     """A run of one action that is attempted twice at most, one second each."""
     handler = getattr(overlap, kind)
-    action = Action("a", handler, timeout=1.0, backoff=0, attempts=2)
+    action = Action("a", handler, timeout=1.0, backoff=0, attempts=2, **options)
     handle = workflows.dispatch(Workflow("late", stages=[Stage("s", actions=[action])]), {})
     Worked(overlap.start, concurrency=4)
     return Run.objects.get(pk=handle.run_id)
@@ -83,6 +87,39 @@ def run(overlap: Overlap, kind: str) -> Run:
 def test_the_next_attempts_result_is_the_actions(kind: str) -> None:
     overlap = Overlap(lambda ctx: {"by": ctx.attempt})
     found = run(overlap, kind)
+    assert (found.status, found.state, overlap.calls) == ("completed", {"by": 2}, [1, 2])
+
+
+@pytest.mark.parametrize("moment", ["before its checkpoint", "within its checkpoint"])
+def test_an_atomic_attempt_that_has_expired_settles_nothing(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is the next one's as well, and the node is `running`: both would let its checkpoint pass."""
+    overlap = Overlap(lambda ctx: {"by": ctx.attempt})
+    second = threading.Event()
+    settle = Transaction.settle
+
+    def held(self: Transaction, settlement: Settlement) -> None:
+        assert second.wait(30)
+        settle(self, settlement)
+
+    def act(state: dict[str, Any], ctx: Any) -> Any:
+        overlap.calls.append(ctx.attempt)
+        if ctx.attempt == 1:
+            with suppress(BaseException):
+                while moment == "before its checkpoint" or not ctx.signal.aborted:
+                    time.sleep(0.01)
+            if moment == "before its checkpoint":
+                second.wait(30)
+            return {"by": 1}
+        second.set()
+        eventually(overlap._first_is_over)
+        return {"by": 2}
+
+    overlap.plain = act  # type: ignore[method-assign]
+    if moment == "within its checkpoint":
+        monkeypatch.setattr(Transaction, "settle", held)
+    found = run(overlap, "plain", atomic=True)
     assert (found.status, found.state, overlap.calls) == ("completed", {"by": 2}, [1, 2])
 
 

@@ -14,9 +14,11 @@ import pytest
 from tests.support.moving import Worked
 from tests.support.runs import node
 from workflow import Action, Fatal, Stage, Workflow, workflows
-from workflow.models import Step
+from workflow.executor import attempt as attempt_module
+from workflow.models import Node, Step
 from workflow.registry import registry
 from workflow.results import RunHandle
+from workflow.steps import Steps
 from workflow.testing import advance, drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -125,6 +127,69 @@ def test_all_events_that_are_waited_for_at_once_are_parked() -> None:
     advance(1000)
     drain(handle.run_id)
     assert got == [[1, 2, None]]
+
+
+@pytest.mark.parametrize("first", ["nap", "event"])
+@pytest.mark.parametrize("soonest", ["nap", "event"])
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_waits_in_a_task_group_are_due_when_the_soonest_is(first: str, soonest: str, turns: int) -> None:
+    """As soon as one of them has suspended the handler, the group cancels the other."""
+
+    async def nap(ctx: Any) -> None:
+        await ctx.step.asleep("nap", 5 if soonest == "nap" else 1000)
+
+    async def event(ctx: Any) -> Any:
+        return await ctx.step.await_event("event", "x", timeout=5 if soonest == "event" else 1000)
+
+    async def late(wait: Any, ctx: Any) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await wait(ctx)
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        await ctx.step.arun("known", slow, "known", 0)
+        waits = [nap, event] if first == "nap" else [event, nap]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(waits[0](ctx))
+            group.create_task(late(waits[1], ctx))
+
+    handle = started(handler, attempts=1)
+    drain(handle.run_id)
+    parked = {step.key: step for step in Step.objects.filter(status="waiting")}
+    assert parked.keys() == {"nap", "event"}
+    due, deadline = Node.objects.get(run_id=handle.run_id, path="w.s.a").due_at, parked[soonest].deadline
+    assert due is not None
+    assert deadline is not None
+    assert abs((due - deadline).total_seconds()) < 1
+
+
+def test_threads_that_come_to_their_first_step_together_share_one_ledger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(Steps):
+        def __init__(self, attempt: Any) -> None:
+            time.sleep(0.1)
+            super().__init__(attempt)
+
+    monkeypatch.setattr(attempt_module, "Steps", Slow)
+
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        together = threading.Barrier(4)
+
+        def wait(number: int) -> None:
+            together.wait(30)
+            ctx.step.wait_event(f"e{number}", "x", timeout=100)
+
+        with ThreadPoolExecutor(4) as pool:
+            for future in [pool.submit(wait, number) for number in range(4)]:
+                future.result()
+
+    handle = started(handler)
+    workflows.dispatch(Workflow("other", stages=[Stage("s", actions=[Action("a", lambda state: None)])]), {})
+    Worked(concurrency=4)
+    assert set(Step.objects.filter(run_id=handle.run_id).values_list("key", "status")) == {
+        (f"e{number}", "waiting") for number in range(4)
+    }
 
 
 def test_an_event_that_comes_while_a_body_is_at_work_beside_its_wait_is_taken() -> None:

@@ -18,6 +18,7 @@ from workflow.executor import Execution
 from workflow.models import Job
 from workflow.registry import registry
 from workflow.results import RunHandle
+from workflow.testing import drain
 from workflow.worker.endings import ends_task
 from workflow.worker.runtime import WorkerRuntime
 
@@ -40,6 +41,10 @@ def _fresh() -> Iterator[None]:
 
 def wait(state: dict[str, Any], ctx: Any) -> None:
     ctx.signal.wait(LONG)
+
+
+async def wait_a_little(state: dict[str, Any]) -> None:
+    await asyncio.sleep(0.5)
 
 
 def dispatch(action: Action, name: str = "w", **stage: Any) -> RunHandle:
@@ -80,6 +85,52 @@ def test_a_callback_of_the_signal_that_exits_does_not_end_the_worker() -> None:
     handle = dispatch(Action("a", act, timeout=0.3, attempts=1))
     assert Worked().code == 0
     assert code(handle) == FailureCode.ACTION_TIMEOUT
+
+
+async def leave() -> None:
+    await asyncio.sleep(0)
+    sys.exit(3)
+
+
+async def exits_in_a_step(state: dict[str, Any], ctx: Any) -> None:
+    await asyncio.gather(ctx.step.arun("leaves", leave), ctx.step.arun("stays", asyncio.sleep, 0.2))
+
+
+async def exits_in_a_task(state: dict[str, Any]) -> None:
+    await asyncio.create_task(leave())
+
+
+async def exits_in_a_task_group(state: dict[str, Any]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(leave())
+
+
+@pytest.mark.parametrize("act", [exits_in_a_step, exits_in_a_task, exits_in_a_task_group])
+def test_a_task_that_exits_is_the_end_of_its_attempt_and_of_nothing_else(act: Any) -> None:
+    neighbour = dispatch(Action("n", wait_a_little, attempts=1), "beside")
+    handle = dispatch(Action("a", act, attempts=1))
+    assert Worked(concurrency=4).code == 0
+    assert code(handle) == FailureCode.ACTION_FAILED
+    assert neighbour.status().run.status == states.COMPLETED
+
+
+@pytest.mark.parametrize("act", [exits_in_a_step, exits_in_a_task, exits_in_a_task_group])
+def test_a_task_that_exits_fails_its_action_in_a_test_too(act: Any) -> None:
+    handle = dispatch(Action("a", act, attempts=1))
+    drain(handle.run_id)
+    assert code(handle) == FailureCode.ACTION_FAILED
+
+
+def test_a_callback_on_the_loop_that_exits_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def act(state: dict[str, Any]) -> str:
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+        await asyncio.sleep(0.1)
+        return "went on"
+
+    handle = dispatch(Action("a", act, attempts=1))
+    assert Worked().code == 0
+    assert handle.status().run.state == {"a": "went on"}
+    assert "SystemExit was raised on the event loop" in caplog.text
 
 
 @pytest.mark.parametrize("is_async", [False, True])

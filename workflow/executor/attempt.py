@@ -38,7 +38,7 @@ from workflow.failures import describe
 from workflow.hands import Suspend
 from workflow.payload import copy_json
 from workflow.plan import Boundary, Completed, Failed, Notes, Start, Suspended, fault
-from workflow.signals import SHUTDOWN, Signal
+from workflow.signals import SHUTDOWN, TIMEOUT, Signal
 from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
 from workflow.steps import Steps
@@ -140,7 +140,7 @@ class Attempt:
             with clean_connections(self.path):
                 return self._run_atomic() if self.atomic else self._conclude(self._call_whole())
         except BaseException as error:
-            return self._failure(error)
+            return self.failure(error)
 
     async def arun(self) -> Outcome:
         """Calls an `async` handler on this loop.
@@ -157,7 +157,7 @@ class Attempt:
                 return self.timed_out(FailureCode.ACTION_TIMEOUT, timeout)
             return self._conclude(value)
         except BaseException as error:
-            return self._failure(error)
+            return self.failure(error)
 
     def _call_whole(self) -> Any:
         """Calls the handler, and waits for steps that are still at work in other threads when it has ended."""
@@ -244,6 +244,9 @@ class Attempt:
                 if own.outermost:
                     limit_idleness(using)
                 own.settle(settlement)
+                if self.signal.reason == TIMEOUT:
+                    # Before it had the run's lock the next attempt may have begun, under the same lease.
+                    self.signal.raise_if_aborted()
                 failpoints.hit("atomic.before-commit")
             failpoints.hit("atomic.after-commit")
         except Rejected as rejected:
@@ -346,9 +349,15 @@ class Attempt:
         return f"{key}-undo" if self._undoing is None else f"{key}-undo-{self._undoing}"
 
     def _make_steps(self) -> Steps:
+        """The execution's steps, the same ones for all of its threads."""
+        with self._lock:
+            return self._known_steps()
+
+    def _known_steps(self) -> Steps:
         if self._is_replaying:
             assert self._undoing is not None
-            self._replay = Replay(self, self.lease.run_id, self.lease.node(self.ordinal), self._undoing)
+            if self._replay is None:
+                self._replay = Replay(self, self.lease.run_id, self.lease.node(self.ordinal), self._undoing)
             return cast(Steps, self._replay)  # it has the same methods
         if self._undoing is not None:
             raise RuntimeError(f"{self.path}: ctx.step is refused in the compensation of a step")
@@ -356,7 +365,8 @@ class Attempt:
             raise RuntimeError(
                 f"{self.path}: ctx.step is refused in an atomic=True action, whose transaction is its checkpoint"
             )
-        self._steps = Steps(self)
+        if self._steps is None:
+            self._steps = Steps(self)
         return self._steps
 
     @property
@@ -375,7 +385,7 @@ class Attempt:
         output, text = encode_output(value, self.action.output_adapter, where, self.secret_keys, self._key)
         return Completed(self.ordinal, output, text, notes=self.reports.take())
 
-    def _failure(self, error: BaseException) -> Outcome:
+    def failure(self, error: BaseException) -> Outcome:
         """The fact of an attempt that has raised. Never raises itself: nobody would hear of the attempt again."""
         notes = self.reports.take()
         error = self._ended or error

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -30,16 +31,18 @@ MOST_NAMES: Final = 5
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, but what does not end in time is named in the log and left behind."""
-    runner = asyncio.Runner()  # never closed: it would wait
-    loop = runner.get_loop()
+    """As `asyncio.run`, but what does not end in time is named in the log and left behind, and what other tasks and
+    callbacks raise ends nothing but themselves.
+    """
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
     executor = ThreadPoolExecutor(thread_name_prefix="asyncio")  # as asyncio's own would be, but known here
     loop.set_default_executor(executor)
     try:
-        return runner.run(main)
+        return _complete(loop, main)
     finally:
         try:
-            left = loop.run_until_complete(_cancel_all())
+            left = _complete(loop, _cancel_all())
             if not _has_ended(executor):
                 left.append("what asyncio.to_thread has begun")
             if left:
@@ -47,6 +50,30 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         finally:
             asyncio.set_event_loop(None)
             loop.close()
+
+
+def _complete(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Runs the loop until the work is done. A `SystemExit` in any task or callback makes asyncio stop the loop at once;
+    whoever waits for such a task hears of it all the same, so the loop goes on.
+    """
+    task = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done() or (isinstance(error, KeyboardInterrupt) and _is_interruptible()):
+                raise
+            logger.error(
+                "%s was raised on the event loop, which goes on", type(error).__name__, exc_info=error
+            )
+
+
+def _is_interruptible() -> bool:
+    """Whether a `KeyboardInterrupt` may come from the terminal, for nobody takes the signal for himself."""
+    return (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
 
 
 async def _cancel_all() -> list[str]:
