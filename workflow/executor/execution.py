@@ -76,6 +76,8 @@ class Execution:
         self.stopping = False
         self.settling = False
         """Whether a boundary is on its way, which may have ended the job already."""
+        self.outdated = False
+        """Whether the run is to be read again: children have settled meanwhile, and something may follow."""
         self.lost: str | None = None
         self.timer: TimerHandle | None = None
         self.claimed_at = self.since = time.monotonic()
@@ -183,6 +185,19 @@ class Execution:
         """What to post for each handler that is suspended beside others, once the database says that it is due."""
         return self._plan.asleep() if isinstance(self._plan, Unit) else []
 
+    def awaited(self) -> list[tuple[int, ...]]:
+        """Groups of nodes with jobs of their own: once one is over as a whole, something may follow beside what is at
+        work. None while user code is being asked, which would be asked again."""
+        plan = self._plan
+        if self.settling or not isinstance(plan, Unit) or plan.inflight - self.attempts.keys():
+            return []
+        return plan.awaited()
+
+    def outdate(self) -> None:
+        """Such a group is over."""
+        self.outdated = True
+        self.wake()
+
     @property
     def busy(self) -> bool:
         """Whether any handler of this unit is at work."""
@@ -230,7 +245,12 @@ class Execution:
             facts = [self._apart.pop(0)] if self._apart else await self._runtime.facts(self)
             if self._is_lost():
                 return
-            move = self._next(facts) if facts else Move()
+            if self.outdated:
+                self.outdated = False
+                self.inbox[:0] = facts
+                move, facts = await self._plan_further(), []
+            else:
+                move = self._next(facts) if facts else Move()
 
     def _next(self, facts: Sequence[Fact]) -> Move:
         """The next move of the plan; its first one without facts."""
@@ -371,10 +391,14 @@ class Execution:
         if self._mover is not None:
             self._mover.refused()
             self._mover = None
+        self.inbox[:0] = facts
+        return await self._plan_further()
+
+    async def _plan_further(self) -> Move:
+        """The run is read again, and planned on from there."""
         run = await self._insist(self._read_again)
         if run is None:
             raise RuntimeError("the run is gone, and the lease is not")
-        self.inbox[:0] = facts
         return self._begin_anew(run)
 
     def _begin_anew(self, run: RunSnapshot, put_off: int | None = None, *, gently: bool = False) -> Move:

@@ -61,8 +61,6 @@ class Unit(Settling):
         """By node that waits for its turn: the timer that runs for it."""
         self._waits: set[int] = set()
         """Wait stages that are parked."""
-        self._children: set[int] = set()
-        """Nodes with jobs of their own in the groups that are open."""
         self._seen_due: set[int] = set()
         """Nodes that were not due at the claim, and have been told so."""
         self.resumed: set[int] = set()

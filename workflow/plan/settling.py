@@ -51,6 +51,8 @@ class Settling(Moving):
         """By open container: the group that it is in."""
         self._open: dict[int, int] = {}
         """By open container: how many members of that group are live."""
+        self._children: set[int] = set()
+        """Nodes with jobs of their own in the groups that are open."""
         self._failures: dict[int, list[int]] = {}
         """By open container: the members that have failed."""
         self._errors: dict[int, dict[str, Any]] = {}
@@ -64,6 +66,17 @@ class Settling(Moving):
     @abstractmethod
     def _enter(self, ordinal: int) -> None:
         """Takes up a live node whose turn it is."""
+
+    def awaited(self) -> list[tuple[int, ...]]:
+        """The groups of which only children with jobs of their own are left, while others of the unit are at work:
+        what comes after such a group need not wait for those."""
+        left: dict[tuple[int, ...], set[int]] = {}
+        for child in self._children:
+            if self.status[child] in NODE_LIVE:
+                parent = self.tree.nodes[child].parent
+                group = self.tree.nodes[parent].groups[self._cursor.get(parent, 0)]
+                left.setdefault(group, {n for n in group if self.status[n] in NODE_LIVE})
+        return [tuple(sorted(live)) for live in left.values() if live <= self._children]
 
     # --- containers -----------------------------------------------------------------------------
 

@@ -177,6 +177,14 @@ WHERE n.status = 'waiting' AND n.due_at <= now()
 """
 """Which of these suspended handlers of units at work are due: an event, an answer or their own time has come."""
 
+OVER_MEMBERS: Final = """
+SELECT x.token::text, n.id::text
+FROM unnest(%s::uuid[], %s::uuid[]) AS x(token, node)
+JOIN workflow_node AS n ON n.id = x.node
+WHERE n.status NOT IN ('pending', 'running', 'waiting')
+"""
+"""Which of these nodes with jobs of their own, that units at work wait for, are over."""
+
 RELEASE_STRANDED: Final = """
 WITH mine AS MATERIALIZED (
     SELECT j.id FROM workflow_job AS j

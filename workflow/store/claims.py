@@ -358,25 +358,48 @@ def _told(claim: Claim, reason: str | None) -> str | None:
 
 async def lost(port: Port, leases: Iterable[Lease]) -> dict[str, str]:
     """Which of these leases are gone, by their tokens: `cancelled`, or `lease-lost`."""
-    return (await look(port, leases, []))[0]
+    return (await look(port, leases)).lost
+
+
+Members = set[tuple[str, str]]
+"""(token, node id)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`lost` as `lost()` tells, the suspended handlers that are `due`, and the children that are `over`."""
+
+    lost: dict[str, str]
+    due: Members
+    over: Members
 
 
 async def look(
-    port: Port, leases: Iterable[Lease], asleep: Sequence[tuple[str, str]]
-) -> tuple[dict[str, str], set[tuple[str, str]]]:
-    """What `lost` tells, and which of the `asleep`, which are (token, node id) of suspended handlers, are due."""
+    port: Port,
+    leases: Iterable[Lease],
+    asleep: Sequence[tuple[str, str]] = (),
+    awaited: Sequence[tuple[str, str]] = (),
+) -> Seen:
+    """What has happened meanwhile to units at work: to these leases, to their handlers that are `asleep`, and to the
+    nodes with jobs of their own that are `awaited`.
+    """
     asked = list(leases)
     question = (
         plain([lease.token for lease in asked]),
         plain([lease.job_id for lease in asked]),
         plain([lease.run_id for lease in asked]),
     )
-    statements: list[Statement] = [(sql.LOST, question)]
-    if asleep:
-        members = plain([token for token, _ in asleep]), plain([node for _, node in asleep])
-        statements.append((sql.DUE_MEMBERS, members))
-    rows, *due = await port.run(statements)
-    return dict(rows), {(token, node) for token, node in due[0]} if due else set()
+    members = [(sql.DUE_MEMBERS, asleep), (sql.OVER_MEMBERS, awaited)]
+    rows, *found = await port.run(
+        [(sql.LOST, question)]
+        + [
+            (statement, (plain([token for token, _ in which]), plain([node for _, node in which])))
+            for statement, which in members
+            if which
+        ]
+    )
+    due, over = [{(token, node) for token, node in found.pop(0)} if which else set() for _, which in members]
+    return Seen(dict(rows), due, over)
 
 
 async def release_stranded(port: Port, worker_id: str, known: Iterable[str]) -> tuple[int, int]:

@@ -130,6 +130,7 @@ class WorkerRuntime:
     async def facts(self, execution: Execution) -> list[Fact]:
         while (
             not execution.inbox
+            and not execution.outdated
             and execution.lost is None
             and not (execution.stopping and not execution.attempts)
         ):

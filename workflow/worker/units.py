@@ -114,7 +114,7 @@ class Units:
 
     def look(self) -> None:
         """Asks soon which leases are gone, and why; handlers are told. And which suspended handlers of units at work
-        are due: those are called again."""
+        are due, which are called again, and which of their children are over, so that what follows may begin."""
         if not self._executions:
             return
         if self._looking is not None and not self._looking.done():
@@ -132,19 +132,30 @@ class Units:
                 for execution in executions
                 for due in execution.asleep()
             }
+            awaited = {
+                execution.lease.token: [
+                    {(execution.lease.token, execution.lease.node(ordinal)) for ordinal in group}
+                    for group in execution.awaited()
+                ]
+                for execution in executions
+            }
+            children = [child for groups in awaited.values() for group in groups for child in group]
             try:
-                lost, due = await claims_store.look(self._runtime.port, leases, list(asleep))
+                seen = await claims_store.look(self._runtime.port, leases, list(asleep), children)
             except psycopg.Error as error:
                 if is_connection_lost(error):
                     self._outage.lost("looking after leases", error)
                 elif not is_in_the_way(error):
                     logger.exception("leases could not be looked after; the next look does")
                 return
-            for token, reason in lost.items():
+            for token, reason in seen.lost.items():
                 self._lose(token, reason)
-            for member in due:
+            for member in seen.due:
                 if (execution := self._executions.get(member[0])) is not None:
                     execution.post(asleep[member])
+            for token, groups in awaited.items():
+                if (execution := self._executions.get(token)) and any(group <= seen.over for group in groups):
+                    execution.outdate()
             if not self._look_again:
                 return
 
