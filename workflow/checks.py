@@ -17,7 +17,7 @@ from psycopg import IsolationLevel
 from workflow import viewing
 from workflow.conf import conf, validate
 from workflow.registry import registry
-from workflow.store.workers import Changed, Unserved, changed_now, unserved_now
+from workflow.store.workers import Changed, Misfits, Unserved, changed_now, misfits_now, unserved_now
 from workflow.texts import one_line
 
 _STRICT_BY_DEFAULT: Final = re.compile(
@@ -109,7 +109,8 @@ def check_definitions(**kwargs: Any) -> list[CheckMessage]:
 @register("workflow", deploy=True)
 def check_unserved(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """``workflow.W001``: live runs that no live worker serves. ``workflow.W002``: could not look for them.
-    ``workflow.W003``: live runs whose tree is not that of this code's definition of their version.
+    ``workflow.W003``: live runs whose tree is not that of this code's definition of their version, and those of a
+    version that it takes on with which it cannot go on.
 
     With ``--database`` and the alias of ``WORKFLOW["DATABASE"]`` it has to be found out, with that of another it
     is nobody's business. Without, it is found out if the database answers at once: Django's own checks leave
@@ -141,9 +142,10 @@ def _look(alias: str, asked: bool) -> list[CheckMessage]:
         probe.ensure_connection()
         probe.close()
     try:
-        changed = changed_now(registry.all())
-        unfit = {(runs.workflow, runs.version) for runs in changed}
-        return [*(_unserved(runs, unfit) for runs in unserved_now()), *map(_changed, changed)]
+        definitions = registry.all()
+        other: list[Changed | Misfits] = [*changed_now(definitions), *misfits_now(definitions)]
+        unfit = {(runs.workflow, runs.version) for runs in other}
+        return [*(_unserved(runs, unfit) for runs in unserved_now()), *map(_other_tree, other)]
     finally:
         if opened:
             connection.close()
@@ -158,20 +160,27 @@ def _unserved(runs: Unserved, unfit: Container[tuple[str, int]]) -> Warning:
             f"compatible_versions=({runs.version},)."
         )
     elif (runs.workflow, runs.version) in unfit:
-        hint = "This code has another tree under that version: see workflow.W003 before you start a worker of it."
+        hint = "This code has another tree for such runs: see workflow.W003 before you start a worker of it."
     elif runs.queue is not None:
         hint = f'Start a worker that takes the queue "{one_line(runs.queue, 100)}".'
     else:
-        hint = "This code serves it: the runs go on once a worker of it is up."
+        hint = "This code serves it: start a worker of it."
     return Warning(
         f"{str(runs)[0].upper()}{str(runs)[1:]}.", hint=hint, obj=runs.workflow, id="workflow.W001"
     )
 
 
-def _changed(runs: Changed) -> Warning:
+def _other_tree(runs: Changed | Misfits) -> Warning:
+    if isinstance(runs, Misfits):
+        hint = (
+            f"A worker of this code fails them: take {runs.version} out of compatible_versions=, and keep workers of "
+            f"the release that serves it until they are over."
+        )
+    else:
+        hint = "A worker of this code fails those that the tree does not fit: give a changed one a version of its own."
     return Warning(
         f"{runs}.",
-        hint="A worker of this code fails those that the tree does not fit: give a changed one a version of its own.",
+        hint=hint,
         obj=runs.workflow,
         id="workflow.W003",
     )

@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from tests.support.rows import end
-from workflow import Stage, Workflow, action, checks, states, sweeps, terminal, workflows
+from workflow import Stage, WaitFor, Workflow, action, checks, states, sweeps, terminal, workflows
 from workflow.management import watch
 from workflow.management.output import Output
 from workflow.models import Run, Worker
@@ -28,6 +28,7 @@ from workflow.registry import registry
 from workflow.store import workers as store
 from workflow.store.ports import AsyncPort, connection_parameters
 from workflow.store.workers import Unserved, unserved, unserved_now, unserved_run
+from workflow.testing import drain
 
 TOLD = "no live worker serves unserved-soup v2"
 
@@ -326,7 +327,7 @@ def test_check_deploy_names_them(options: dict[str, Any]) -> None:
     [message] = found(**options)
     assert (message.id, message.obj) == ("workflow.W001", "unserved-soup")
     assert message.msg == f"{TOLD[0].upper()}{TOLD[1:]}, which has 1 live run (the oldest: {run_id})."
-    assert message.hint == "This code serves it: the runs go on once a worker of it is up."
+    assert message.hint == "This code serves it: start a worker of it."
     worker(entry())
     assert found(**options) == []
 
@@ -370,7 +371,7 @@ def test_runs_of_a_tree_that_was_changed_without_a_new_version_are_named() -> No
     workflows.register(Workflow(SOUP.name, version=2, stages=[*STAGES, Stage("salt", actions=[stir])]))
     [unserved_runs, changed] = found()
     assert unserved_runs.hint == (
-        "This code has another tree under that version: see workflow.W003 before you start a worker of it."
+        "This code has another tree for such runs: see workflow.W003 before you start a worker of it."
     )
     assert (changed.id, changed.obj) == ("workflow.W003", "unserved-soup")
     assert changed.msg == (
@@ -384,6 +385,69 @@ def test_runs_of_a_tree_that_was_changed_without_a_new_version_are_named() -> No
     registry.clear()
     workflows.register(Workflow(SOUP.name, version=3, stages=STAGES))
     assert found() == []
+
+
+def test_runs_of_a_version_that_is_taken_on_and_does_not_fit_are_named() -> None:
+    """The same matching as the worker's: what was removed has to be over, and nothing may be added."""
+    oldest, another = soup(), soup()
+    registry.clear()
+    salted = Workflow(
+        SOUP.name, version=3, compatible_versions=(2, 3), stages=[*STAGES, Stage("salt", actions=[stir])]
+    )
+    workflows.register(salted)
+    [unserved_runs, unfit] = found()
+    assert unserved_runs.hint == (
+        "This code has another tree for such runs: see workflow.W003 before you start a worker of it."
+    )
+    assert (unfit.id, unfit.obj) == ("workflow.W003", "unserved-soup")
+    assert unfit.msg == (
+        f"unserved-soup v3 cannot go on with 2 live runs of v2 (the oldest: {oldest}): "
+        "the definition has 'unserved-soup.salt', the run has not."
+    )
+    assert "take 2 out of compatible_versions=" in unfit.hint
+    drain(oldest, timeout=10)
+    assert str(workflows.status(oldest).run.error["message"]).endswith(
+        "'unserved-soup.salt', the run has not"
+    )
+    assert found()[1].msg.startswith(
+        f"unserved-soup v3 cannot go on with 1 live run of v2 (the oldest: {another})"
+    )
+
+
+def test_what_a_version_that_is_taken_on_still_has_to_do_is_looked_for_run_by_run() -> None:
+    two = [Stage("wait", wait_for=WaitFor("salt")), *STAGES, Stage("serve", wait_for=WaitFor("go"))]
+    registry.clear()
+    old = workflows.register(Workflow(SOUP.name, version=2, stages=two))
+    parked, past = (workflows.dispatch(old, {}).run_id for _ in range(2))
+    drain(timeout=10)
+    workflows.resume(past)
+    drain(timeout=10)
+    registry.clear()
+    workflows.register(Workflow(SOUP.name, version=3, compatible_versions=(2,), stages=two[1:]))
+    [_, unfit] = found()
+    assert unfit.msg == (
+        f"unserved-soup v3 cannot go on with 1 live run of v2 (the oldest: {parked}): "
+        "the run has 'unserved-soup.wait' still to do, the definition has it no more."
+    )
+    workflows.cancel(parked)
+    [unserved_runs] = found()
+    assert unserved_runs.hint == "This code serves it: start a worker of it."
+
+
+def test_the_nodes_of_so_many_runs_are_matched_some_of_each_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_MATCHED", 2)
+    others = [Workflow(f"unserved-{name}", stages=STAGES) for name in ("rice", "stew")]
+    for other in others:
+        workflows.dispatch_many(other, [{}] * 3)
+    registry.clear()
+    for other in others:
+        more = [*STAGES, Stage("salt", actions=[stir])]
+        workflows.register(Workflow(other.name, version=2, compatible_versions=(1,), stages=more))
+    unfit = [message.msg for message in found() if message.id == "workflow.W003"]
+    assert [message[: message.index(" (")] for message in unfit] == [
+        "unserved-rice v2 cannot go on with 1 or more live runs of v1",
+        "unserved-stew v2 cannot go on with 1 or more live runs of v1",
+    ]
 
 
 def test_a_check_of_another_database_does_not_look() -> None:

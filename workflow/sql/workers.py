@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from workflow import states
+from workflow.sql.arrays import words
+
 REGISTER: Final = """
 INSERT INTO workflow_worker (id, hostname, pid, queues, serves, concurrency, threads, started_at, seen_at)
 VALUES (%s::uuid, %s, %s, %s::jsonb, %s::jsonb, %s, %s, now(), now())
@@ -90,3 +93,26 @@ ORDER BY l.workflow, l.version
 """
 """Live runs of these workflows, in these versions, that have another tree than these fingerprints stand for. Looks at
 the same runs as UNSERVED."""
+
+TREES: Final = f"""
+WITH looked_at AS MATERIALIZED ({_BOTH_ENDS}),
+other AS MATERIALIZED (
+    SELECT l.id, l.workflow, l.version
+    FROM looked_at AS l
+    JOIN unnest(%s::text[], %s::int[], %s::text[]) AS x(workflow, version, fingerprint) USING (workflow, version)
+    WHERE l.fingerprint <> x.fingerprint
+    ORDER BY row_number() OVER (PARTITION BY l.workflow, l.version, l.fingerprint ORDER BY l.id) LIMIT %s
+)
+SELECT o.workflow, o.version, n.paths, n.live, count(*), min(o.id::text),
+       (SELECT count(*) FROM looked_at), (SELECT count(*) FROM other)
+FROM other AS o
+CROSS JOIN LATERAL (
+    SELECT array_agg(n.path ORDER BY n.id) AS paths,
+           array_agg(n.path ORDER BY n.id) FILTER (WHERE n.status = ANY ('{words(states.NODE_LIVE)}')) AS live
+    FROM workflow_node AS n WHERE n.run_id = o.id
+) AS n
+GROUP BY o.workflow, o.version, n.paths, n.live
+ORDER BY 6
+"""
+"""The paths of all nodes and of the live ones of such runs: for each different set how many have it, and the oldest.
+Looks at the same runs, and at the nodes of so many of them: some of each tree."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -300,19 +300,30 @@ def _step_snapshots(rows: Rows, places: tuple[int, ...] | None) -> list[StepSnap
     return found
 
 
+def misfit(tree: Tree, theirs: Container[str], live: Iterable[str]) -> str | None:
+    """Why the definition's tree can't go on with a run that has nodes of the paths `theirs`, of which `live` are not
+    over; None if it can.
+
+    A node of the definition that the run does not have cannot be settled, and one of the run that is
+    still live cannot be run without its definition.
+    """
+    missing = next((node.path for node in tree.nodes[1:] if node.path not in theirs), None)
+    if missing is not None:
+        return f"the definition has {missing!r}, the run has not"
+    left = next((path for path in live if path not in tree.by_path), None)
+    if left is not None:
+        return f"the run has {left!r} still to do, the definition has it no more"
+    return None
+
+
 def _match_tree(tree: Tree, rows: Rows) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """Where the definition's nodes are in the run's tree, matched by path, and which have jobs of their own there.
 
-    A node of the definition that the run does not have cannot be settled, and one of the run that is
-    still live cannot be run without its definition: either is a `Misfit`.
+    Raises `Misfit` where `misfit` has something to say.
     """
     theirs = {row[2]: UUID(row[1]).int & ids.MAX_ORDINAL for row in rows}
-    missing = [node.path for node in tree.nodes[1:] if node.path not in theirs]
-    if missing:
-        raise Misfit(f"the definition has {missing[0]!r}, the run has not")
-    left = [row[2] for row in rows if row[3] in states.NODE_LIVE and row[2] not in tree.by_path]
-    if left:
-        raise Misfit(f"the run has {left[0]!r} still to do, the definition has it no more")
+    if (reason := misfit(tree, theirs, [row[2] for row in rows if row[3] in states.NODE_LIVE])) is not None:
+        raise Misfit(reason)
     own_jobs = {row[2]: row[-1] == theirs[row[2]] for row in rows}
     return (
         (0, *(theirs[node.path] for node in tree.nodes[1:])),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -12,14 +12,15 @@ from workflow.conf import conf
 from workflow.definitions import Workflow
 from workflow.sql import workers as sql
 from workflow.sql.arrays import plain, texts
+from workflow.store.claims import misfit
 from workflow.store.drive import drive
 from workflow.store.ports import DjangoPort, Port
 from workflow.texts import one_line
 
 MOST_RUNS: Final = 10_000
 """Live runs that one look takes from either end of their order: some 30 ms on a table of any size."""
-
-
+MOST_MATCHED: Final = 2_000
+"""Of these, how many one look reads the nodes of."""
 SILENT_AT_LEAST: Final = 10.0
 """Seconds: where heartbeats follow each other fast, a busy machine may be late with several."""
 
@@ -55,8 +56,7 @@ class Unserved:
         return f"no live worker serves {self.workflow} v{self.version}{place}"
 
     def __str__(self) -> str:
-        count = f"{self.runs}{' or more' if self.more else ''} live run{'' if self.runs == 1 else 's'}"
-        return f"{self.reason}, which has {count} (the oldest: {self.oldest})"
+        return f"{self.reason}, which has {_count(self.runs, self.more)} (the oldest: {self.oldest})"
 
 
 async def unserved(port: Port) -> list[Unserved]:
@@ -96,7 +96,7 @@ class Changed:
     oldest: UUID
 
     def __str__(self) -> str:
-        count = f"{self.runs}{' or more' if self.more else ''} live run{'' if self.runs == 1 else 's'}"
+        count = _count(self.runs, self.more)
         have = "has" if self.runs == 1 else "have"
         return (
             f"{count} of {self.workflow} v{self.version} {have} another tree than this code "
@@ -119,6 +119,69 @@ def changed_now(definitions: Iterable[Workflow]) -> list[Changed]:
         Changed(workflow, version, runs, looked_at >= 2 * MOST_RUNS, UUID(oldest))
         for workflow, version, runs, oldest, looked_at in rows
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Misfits:
+    """Live runs of a version that this code's definition takes on, but with whose trees it cannot go on.
+
+    `reason` is that of `oldest`, in one line; `taken_on_by` the definition's own version.
+    """
+
+    workflow: str
+    version: int
+    taken_on_by: int
+    runs: int
+    more: bool
+    oldest: UUID
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.workflow} v{self.taken_on_by} cannot go on with {_count(self.runs, self.more)} of v{self.version} "
+            f"(the oldest: {self.oldest}): {self.reason}"
+        )
+
+
+def misfits_now(definitions: Iterable[Workflow]) -> list[Misfits]:
+    """The live runs of versions that these definitions take on and whose trees they do not fit, on Django's connection.
+
+    Matched as a worker does when it claims them; how far they will have got by then is not known.
+    """
+    takes = {
+        (each.name, version): each
+        for each in definitions
+        for version in each.compatible_versions
+        if version != each.version
+    }
+    parameters = (
+        MOST_RUNS,
+        MOST_RUNS,
+        texts([name for name, _ in takes]),
+        plain([version for _, version in takes]),
+        texts([each.tree.fingerprint for each in takes.values()]),
+        MOST_MATCHED,
+    )
+    found: dict[tuple[str, int], Misfits] = {}
+    for name, version, paths, live, runs, oldest, looked_at, matched in (
+        DjangoPort().run_now([(sql.TREES, parameters)])[0] if takes else ()
+    ):
+        definition = takes[name, version]
+        if (reason := misfit(definition.tree, set(paths or ()), live or ())) is None:
+            continue
+        first = found.get((name, version))
+        if first is not None:
+            found[name, version] = replace(first, runs=first.runs + runs)
+        else:
+            more = looked_at >= 2 * MOST_RUNS or matched >= MOST_MATCHED
+            found[name, version] = Misfits(
+                name, version, definition.version, runs, more, UUID(oldest), reason
+            )
+    return [found[key] for key in sorted(found)]
+
+
+def _count(runs: int, more: bool) -> str:
+    return f"{runs}{' or more' if more else ''} live run{'' if runs == 1 and not more else 's'}"
 
 
 def _unserved(row: tuple[Any, ...]) -> Unserved:
