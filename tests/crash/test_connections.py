@@ -233,7 +233,7 @@ def test_a_worker_that_starts_before_its_database_says_so_and_waits_for_it(
     server, workers = there
     server.halt()
     worker = workers.start()
-    eventually(lambda: worker.lines("starting is tried again"), what=worker.said)
+    eventually(lambda: worker.lines("the database is away", "starting is tried again"), what=worker.said)
     server.ensure_running()
     reconnect()
     handle = dispatch("plain")
@@ -241,9 +241,28 @@ def test_a_worker_that_starts_before_its_database_says_so_and_waits_for_it(
     assert worker.stop() == 0
 
 
-def test_a_burst_without_a_database_says_so_and_leaves(there: tuple[Cluster, Launcher]) -> None:
+def test_a_worker_that_is_stopped_while_it_waits_for_its_database_serves_nothing(
+    there: tuple[Cluster, Launcher],
+) -> None:
     server, workers = there
     server.halt()
-    worker = workers.start(burst=True)
-    assert worker.wait() != 0
-    assert worker.lines("connection")
+    worker = workers.start()
+    eventually(lambda: worker.lines("starting is tried again"), what=worker.said)
+    assert worker.stop() == 0
+    assert worker.lines("stops: it claims nothing more")
+    assert not worker.lines("serves")
+
+
+@pytest.mark.parametrize("options", [{}, {"processes": 2}, {"max_jobs": 5}], ids=["one", "two", "replaced"])
+def test_a_burst_without_a_database_says_so_and_leaves(
+    there: tuple[Cluster, Launcher], options: dict[str, int]
+) -> None:
+    server, workers = there
+    server.halt()
+    worker = workers.start(burst=True, **options)
+    assert worker.wait(30) == 1
+    said = worker.said().splitlines()
+    assert len(said) == options.get("processes", 1)
+    assert all(
+        "the burst does not start: the database cannot be reached: connection" in line for line in said
+    )

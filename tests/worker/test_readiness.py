@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -15,7 +17,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.functions import Now
 from django.test import override_settings
 
-from tests.support.workers import REPOSITORY, Launcher, eventually
+from tests.support.workers import REPOSITORY, Launcher, database_url, eventually
 from tests.worker.test_stopping import ready
 from workflow import Stage, Workflow, worker, workflows
 from workflow.conf import conf
@@ -119,3 +121,14 @@ def test_a_worker_starts_where_nothing_speaks_against_it(workers: Launcher) -> N
     assert worker.refusal() is None
     assert workers.start(burst=True).wait() == 0
     eventually(lambda: Worker.objects.exclude(stopped_at=None).count() == 1)
+
+
+def test_what_a_server_says_that_lets_nobody_in_is_told(workers: Launcher, tmp_path: Path) -> None:
+    """It may be mended while the worker waits, so it goes on trying; but it is no outage."""
+    nowhere = f"postgresql:///there_is_no_such?{urlsplit(database_url()).query}"
+    with Launcher(tmp_path, nowhere) as launcher:
+        there = launcher.start()
+        said = 'starting is tried again; the server says: database "there_is_no_such" does not exist'
+        eventually(lambda: there.lines("the database refuses connections for 0 s now", said), what=there.said)
+        assert there.stop() == 0
+        assert not there.lines("is away")

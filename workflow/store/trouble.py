@@ -6,6 +6,7 @@ yet, a statement that somebody has cancelled, a bug.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import psycopg
@@ -29,6 +30,8 @@ _POSTGRESQLS: Final = (
 )
 """All classes that PostgreSQL's manual lists."""
 
+_ANSWER: Final = re.compile(r" failed: FATAL:\s+(.+)")
+
 
 def is_connection_lost(error: BaseException) -> bool:
     """Whether the database went away, as against refusing what it was given."""
@@ -39,6 +42,20 @@ def is_connection_lost(error: BaseException) -> bool:
         return False
     state = cause.sqlstate
     return state is None or state.startswith(_AWAY) or state in _AWAY_AT_ALL
+
+
+def refused_by_server(error: BaseException) -> str | None:
+    """What the server answered instead of letting anybody in (no such database, a wrong password), in one line; None
+    for any other error.
+
+    Such an error has no code: libpq hands on the text alone, with the severity before it. In a language in which that
+    is another word the answer is not told from a server that is away.
+    """
+    cause = driver_error(error)
+    if not isinstance(cause, psycopg.OperationalError) or cause.sqlstate is not None:
+        return None
+    found = _ANSWER.search(str(cause))
+    return None if found is None else " ".join(found[1].split())
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 
+from workflow.store.trouble import refused_by_server
+
 logger = logging.getLogger("workflow")
 
 FIRST_REMINDER = 10.0
@@ -35,6 +37,15 @@ class Outage:
                 self._pause = min(self._pause * 2, LONGEST_SILENCE)
             self._next = now + self._pause
             away = now - self._since
+        if (refusal := refused_by_server(error)) is not None:
+            logger.warning(
+                "%s refuses connections for %.0f s now, %s is tried again; the server says: %s",
+                self._what,
+                away,
+                what,
+                refusal,
+            )
+            return
         reason = " ".join(str(error).split()) or type(error).__name__
         logger.warning("%s is away for %.0f s now, %s is tried again: %s", self._what, away, what, reason)
 

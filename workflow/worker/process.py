@@ -44,6 +44,8 @@ from workflow.worker.units import Units
 
 logger = logging.getLogger("workflow")
 
+UNSTARTED: Final = 1
+"""Exit status of a burst whose database cannot be reached."""
 RETIRED: Final = 75
 """Exit status of a process that has done its share and wants another to take its place."""
 OUTGROWN: Final = 76
@@ -111,7 +113,10 @@ class WorkerProcess:
 
     async def run(self) -> int:
         """Works until it is told to stop, or in a burst until nothing is due. Returns the exit status."""
-        await self._register()
+        if not await self._register():
+            await self._rest.close(PATIENCE)
+            self._pool.close()
+            return UNSTARTED
         self._heartbeat.start()
         background = [
             self._loop.create_task(self._forever(name, work), name=f"workflow-{name}")
@@ -157,7 +162,10 @@ class WorkerProcess:
         else:
             self.stop()
 
-    async def _register(self) -> None:
+    async def _register(self) -> bool:
+        """Signs on as soon as there is a database; whether there is anything to go on with. A burst waits for none:
+        the next one finds what is due.
+        """
         serves = [
             {
                 "name": w.name,
@@ -181,19 +189,25 @@ class WorkerProcess:
             try:
                 await self._unless_stopping(self._rest.run([(workers_sql.REGISTER, row)]))
             except psycopg.Error as error:
-                if not is_connection_lost(error) or self._options.burst:
-                    raise  # a burst has nothing to wait for: the next one finds what is due
+                if not is_connection_lost(error):
+                    raise
+                if self._options.burst:
+                    reason = " ".join(str(error).split())
+                    logger.error("the burst does not start: the database cannot be reached: %s", reason)
+                    return False
                 self._outage.lost("starting", error)
                 await self._course.wait_for_bell(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
                 break
-        logger.info(
-            "worker %s serves %s, %s at once",
-            self.id,
-            counted(len(serves), "workflow"),
-            counted(self._options.concurrency, "unit"),
-        )
+        if not self._course.stopping.is_set():
+            logger.info(
+                "worker %s serves %s, %s at once",
+                self.id,
+                counted(len(serves), "workflow"),
+                counted(self._options.concurrency, "unit"),
+            )
+        return True
 
     async def _unless_stopping(self, work: Awaitable[Any]) -> None:
         """Waits for it, but for a few seconds only once the process is to stop: a server that is frozen has no end."""

@@ -17,7 +17,7 @@ from django.db import connections
 from workflow.conf import conf
 from workflow.worker import leaving
 from workflow.worker.options import Options, options_of
-from workflow.worker.process import OUTGROWN, RETIRED, run_process
+from workflow.worker.process import OUTGROWN, RETIRED, UNSTARTED, run_process
 from workflow.worker.readiness import refusal
 
 logger = logging.getLogger("workflow")
@@ -162,7 +162,8 @@ class _Supervisor:
 
     def _ended(self, pid: int, born: float, code: int) -> int:
         now = time.monotonic()
-        if self._signals or (self._options.burst and code == 0):
+        # Another process of a burst would meet the same: a database that is away, or the error that it was logged with.
+        if self._signals or (self._options.burst and code in (0, UNSTARTED)):
             return abs(code)
         young = now - born < YOUNG
         if not young:

@@ -232,6 +232,9 @@ def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedPro
         ("workflow:status", str(NOBODY)),
         ("workflow:prune", "--dry-run"),
         ("workflow:sweep", "--once"),
+        ("workflow:worker", "--burst"),
+        ("workflow:worker", "--burst", "--processes", "2"),
+        ("workflow:worker", "--burst", "--max-jobs", "5"),
     ],
     ids=told,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -69,7 +69,8 @@ class Command(WorkflowCommand):
                 arguments.text(queue, "--queue", arguments.MAX_QUEUE)
         max_jobs = number(options["max_jobs"], "--max-jobs", int, 1)
         max_rss = number(options["max_rss"], "--max-rss", int, 1)
-        with suppress(OperationalError):  # the worker knows what to do about a database that is away
+        # The worker knows what to do about a database that is away: it waits for it, unless it is a burst.
+        with nullcontext() if options["burst"] else suppress(OperationalError):
             look_for_tables()
         if (reason := worker.refusal()) is not None:
             raise refusal(reason)
