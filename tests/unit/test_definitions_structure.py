@@ -1,6 +1,7 @@
 """Stages, waits, groups, pipelines, workflows: what may stand in what, and in which order it runs."""
 
 import math
+import re
 from datetime import timedelta
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from workflow import Action, Pipeline, Stage, WaitFor, Workflow, parallel
+from workflow import Action, Pipeline, Stage, WaitFor, Workflow, action, parallel
 from workflow.definitions import rules
 from workflow.errors import WorkflowInvalid
 
@@ -86,6 +87,12 @@ def test_stages_group_as_actions_do():
         ((a, run), r"run is a bare function, wrap it in @action"),
         ((run,), "wrap it in @action"),
         ((a, None), "None is neither an action nor a stage"),
+        (
+            (a, WaitFor("e")),
+            "<WaitFor e> is neither an action nor a stage; a WaitFor goes into wait_for= of a stage",
+        ),
+        ((WaitFor("e"), WaitFor("e")), "a WaitFor goes into wait_for= of a stage"),
+        ((a, BaseModel), "BaseModel'> is neither an action nor a stage"),
         (("ab",), "'ab' is neither"),
     ],
 )
@@ -109,8 +116,13 @@ def endless():
         ([lambda state: None], "wrap it in @action"),
         ([stage("x")], 'actions= takes actions: "x" is a stage; a stage goes into the stages='),
         (parallel(stage("x")), '"x" is a stage'),
-        (["a"], "'a' is neither an action nor a stage"),
-        ([None], "None is neither"),
+        (["a"], "actions= takes actions: 'a' is no action$"),
+        ([None], "None is no action"),
+        ([BaseModel], "BaseModel'> is no action"),
+        (
+            [WaitFor("e")],
+            "actions= takes actions: <WaitFor e> is no action; a WaitFor goes into wait_for= of a stage$",
+        ),
         (a, "actions= takes a list, not <Action a>"),
         ("abc", "actions= takes a list, not 'abc'"),
         ({"a": a}, "actions= takes a list"),
@@ -303,6 +315,17 @@ def test_workflow_defaults():
             'stages= takes stages: "a" is an action; an action goes into the actions= of a stage',
         ),
         ({"stages": [Pipeline("p", [stage("s")])]}, '"p" is a pipeline; a pipeline goes into the pipelines='),
+        ({"stages": ["s"]}, "stages= takes stages: 's' is no stage$"),
+        (
+            {"stages": [run]},
+            r"stages= takes stages: run is a bare function; a stage that runs it is Stage\(name, run=",
+        ),
+        ({"stages": [WaitFor("e")]}, "<WaitFor e> is no stage; a WaitFor goes into wait_for= of a stage"),
+        (
+            {"pipelines": [WaitFor("e")]},
+            "<WaitFor e> is no pipeline; a WaitFor goes into wait_for= of a stage",
+        ),
+        ({"pipelines": [run]}, "is no pipeline$"),
         ({"pipelines": [stage("s")]}, 'pipelines= takes pipelines: "s" is a stage'),
         ({"pipelines": [Workflow("x", stages=[stage("s")])]}, "a workflow can't be part of another"),
         ({"pipelines": parallel(stage("s"))}, "pipelines= run one after another"),
@@ -406,3 +429,63 @@ def test_whatever_the_nesting_no_action_is_lost_and_the_order_is_that_of_writing
     items = [build(shape, written) for shape in some]
     kept = [action for group in Stage("s", actions=items).items for action in group]
     assert kept == written
+
+
+# --- whatever stands where it does not belong ------------------------------------------------------
+
+
+class Unshowable:
+    """Its own repr raises, and so does each attribute that is asked for."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __repr__(self):
+        raise ValueError("no repr")
+
+
+class Numbered:
+    """It looks like a definition, but for its name."""
+
+    name, kind = 5, "action"
+
+
+STRANGERS = [
+    stage("s"), Pipeline("p", [stage("s")]), Workflow("w", stages=[stage("s")]), WaitFor("e"), parallel(stage("s")), a,
+    WaitFor, Stage, BaseModel, run, "text", b"bytes", 5, 1.5, None, True, {}, {1}, object(), Unshowable(), Numbered(),
+]  # fmt: skip
+PLACES = {
+    "actions": lambda item: Stage("x", actions=[item]),
+    "actions itself": lambda item: Stage("x", actions=item),
+    "wait_for": lambda item: Stage("x", wait_for=item),
+    "stages": lambda item: Workflow("x", stages=[item]),
+    "stages itself": lambda item: Workflow("x", stages=item),
+    "stages of a pipeline": lambda item: Pipeline("x", [item]),
+    "pipelines": lambda item: Workflow("x", pipelines=[item]),
+    "pipelines itself": lambda item: Workflow("x", pipelines=item),
+    "parallel": lambda item: Stage("x", actions=parallel(b, item)),
+    "parallel stages": lambda item: Workflow("x", stages=parallel(stage("b"), item)),
+    "name": lambda item: Stage(item, actions=[b]),
+    "run": lambda item: Stage("x", run=item),
+    "event": lambda item: WaitFor(item),
+    "correlate": lambda item: WaitFor("e", correlate=item),
+    "pick": lambda item: WaitFor("e", pick=item),
+    "decorator": action,
+    "versions": lambda item: Workflow("x", stages=[stage("s")], compatible_versions=item),
+}
+
+
+def refusal(place, item):
+    try:
+        PLACES[place](item)
+    except WorkflowInvalid as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_whatever_stands_in_a_wrong_place_is_a_fault_with_a_place_and_a_rule(place):
+    said = [message for item in STRANGERS if (message := refusal(place, item)) is not None]
+    assert len(said) > 10
+    for message in said:
+        assert re.match(r"(Stage|Pipeline|Workflow|WaitFor|parallel|@action)\b.*: .+", message)

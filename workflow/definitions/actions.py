@@ -23,6 +23,7 @@ from workflow.definitions.rules import (
     complete_schema,
     fault,
     quote,
+    show,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -209,7 +210,7 @@ def action(fn: Function | str | None = None, /, *, name: str | None = None, **op
 
 def _from_function(fn: Function, name: str | None, options: dict[str, Any]) -> Action:
     if isinstance(fn, Definition) or not callable(fn):
-        raise fault("@action", f"decorates a function, not {fn!r}")
+        raise fault("@action", f"decorates a function, not {show(fn)}")
     if name is None:
         name = getattr(fn, "__name__", "")
         try:

@@ -7,7 +7,7 @@ kept as a tuple of tuples, whatever the user wrote.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from workflow.definitions.handlers import label
 from workflow.definitions.rules import Definition, fault, quote, show
@@ -42,7 +42,9 @@ def parallel(*members: Any) -> Parallel:
     for member in members:
         if isinstance(member, Parallel):
             flat.extend(member.members)
-        elif isinstance(member, Definition):
+        elif (
+            isinstance(member, Definition) and member.kind != "wait"
+        ):  # the option tells which of the others fit
             flat.append(member)
         elif _is_list(member):
             raise fault(
@@ -50,7 +52,7 @@ def parallel(*members: Any) -> Parallel:
                 "takes its members one by one or as one list; a sequence in it is a stage of its own",
             )
         else:
-            raise fault("parallel(...)", _refusal(member))
+            raise fault("parallel(...)", _refusal(member, "action", "stage"))
     if not flat:
         raise fault("parallel(...)", "the group is empty")
     return Parallel(tuple(flat))
@@ -79,7 +81,7 @@ def make_groups(
 
 def _member(member: object, kind: type[D], place: str, option: str, seen: set[str]) -> D:
     if not isinstance(member, kind):
-        raise fault(place, f"{option} takes {kind.kind}s: {_refusal(member)}")
+        raise fault(place, f"{option} takes {kind.kind}s: {_refusal(member, kind.kind)}")
     if member.name in seen:
         raise fault(place, f"two {kind.kind}s are named {quote(member.name)}; names on one level must differ")
     seen.add(member.name)
@@ -102,18 +104,29 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, unfit)
 
 
-def _refusal(item: object) -> str:
-    """Why ``item`` can't stand here, with the way out where there is an obvious one."""
-    if isinstance(item, Definition):
-        hints = {
-            "action": "an action goes into the actions= of a stage",
-            "stage": "a stage goes into the stages= of a pipeline or workflow",
-            "pipeline": "a pipeline goes into the pipelines= of a workflow",
-            "workflow": "a workflow can't be part of another",
-        }
-        return f"{quote(item.name)} is a {item.kind}; {hints[item.kind]}".replace(
-            "is a action", "is an action"
-        )
-    if callable(item):
-        return f"{label(item)} is a bare function, wrap it in @action"
-    return f"{show(item)} is neither an action nor a stage"
+def _refusal(item: object, *kinds: str) -> str:
+    """Why ``item`` can't stand where one of these ``kinds`` goes, with the way out where there is an obvious one."""
+    if isinstance(item, Definition) and item.kind in _PLACES:
+        return f"{quote(item.name)} is {_with_article(item.kind)}; {_PLACES[item.kind]}"
+    if callable(item) and not isinstance(item, type):
+        if "action" in kinds:
+            return f"{label(item)} is a bare function, wrap it in @action"
+        if "stage" in kinds:
+            return f"{label(item)} is a bare function; a stage that runs it is Stage(name, run=...)"
+    others = " nor ".join(_with_article(kind) for kind in kinds)
+    refusal = f"{show(item)} is neither {others}" if len(kinds) > 1 else f"{show(item)} is no {kinds[0]}"
+    if isinstance(item, Definition) and item.kind == "wait":
+        refusal += "; a WaitFor goes into wait_for= of a stage"
+    return refusal
+
+
+_PLACES: Final = {
+    "action": "an action goes into the actions= of a stage",
+    "stage": "a stage goes into the stages= of a pipeline or workflow",
+    "pipeline": "a pipeline goes into the pipelines= of a workflow",
+    "workflow": "a workflow can't be part of another",
+}
+
+
+def _with_article(kind: str) -> str:
+    return f"{'an' if kind == 'action' else 'a'} {kind}"
