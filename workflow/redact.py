@@ -11,7 +11,8 @@ A pattern is compared with keys, without regard to case; `*`, `?` and `[...]` ar
 file names, so `password` means that very key and `*token*` all keys with "token" in them. The value
 under such a key is masked whole, however deep. Text that people wrote (error messages, tracebacks,
 log lines) is masked as well as text can be: `key=value`, `"key": value` and their like, pydantic's
-`input_value=`, and every value that the same document holds under a masked key.
+`input_value=`, and every value that the same document holds under a masked key. What pydantic says of a field
+("email: Field required") stays.
 """
 
 from __future__ import annotations
@@ -44,6 +45,16 @@ _ASSIGNMENT: Final = re.compile(
 )
 _SCHEME: Final = re.compile(r"(?:bearer|basic|token|digest)\s+", re.IGNORECASE)
 _BARE: Final = re.compile(r"[^\s,;&)\]}\"'<>]+")
+# How pydantic's own messages begin, which stand where a value would: "email: Field required". Only these words are let
+# through, the same whatever the value was. Not what it says of a union: that shows the tag that it was given.
+_COMPLAINT: Final = re.compile(
+    r"Field required\b|Extra inputs are not permitted\b|(?:Field|Instance) is frozen\b|"
+    r"Value error, |Assertion failed, |(?:value|Input) is not a valid |Unable to parse input |"
+    r"(?:Input|(?:JSON|URL|UUID|Decimal|Fraction) input) should (?:be|have|not have) |"
+    r"(?:String|Data|List|Tuple|Set|Frozenset|Dictionary|Deque|Generator|Counter|Mapping|Date|URL|URL scheme|Keys|"
+    r"Set items) should (?:be|have|match|contain) |"
+    r"Invalid datetime object, |Timezone offset of |UUID version \d |Input violated strict URL "
+)
 _OPENING_QUOTE: Final = re.compile(r"(?:[bBrRuU]{0,2})(\\*[\"'])")
 _CLOSER: Final = {"(": ")", "[": "]", "{": "}"}
 # pydantic names a field on one line and shows what it was given on the next.
@@ -263,6 +274,8 @@ def _redact_text(text: str, keys: re.Pattern[str], blanks: tuple[Blanks, ...]) -
     done = 0
     for match in _ASSIGNMENT.finditer(text):
         if match.start() < done or not _matches_path(match["key"] or match["phrase"], keys):
+            continue
+        if match[0].endswith(": ") and _COMPLAINT.match(text, match.end()):
             continue
         end = _value_end(text, match.end())
         if end > match.end():

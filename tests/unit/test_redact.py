@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 from pydantic import BaseModel, Field, SecretStr, ValidationError, create_model
+from pydantic_core import PydanticKnownError
 
 from workflow import Stage, Workflow
 from workflow.redact import (
@@ -152,6 +153,58 @@ def test_values_are_masked_within_text(text):
 )
 def test_what_stands_around_a_masked_value_stays(text, expected):
     assert redact_text(text, ["password"]) == expected
+
+
+CONTEXT = {
+    "error": "too short", "expected": "1", "class": "X", "gt": 1, "ge": 1, "lt": 1, "le": 1, "multiple_of": 2,
+    "field_type": "List", "min_length": 1, "max_length": 2, "actual_length": 3, "pattern": "p", "encoding": "utf8",
+    "encoding_error": "e", "tz_expected": 1, "tz_actual": 2, "expected_version": 4, "max_digits": 1,
+    "decimal_places": 1, "whole_digits": 1, "expected_schemes": "https",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "missing", "extra_forbidden", "frozen_field", "greater_than", "multiple_of", "too_short", "string_type",
+        "string_too_long", "string_pattern_mismatch", "enum", "literal_error", "dict_type", "bool_parsing",
+        "int_parsing", "int_parsing_size", "int_from_float", "float_parsing", "bytes_too_short", "value_error",
+        "assertion_error", "date_parsing", "date_past", "datetime_parsing", "datetime_object_invalid",
+        "timezone_aware", "timezone_naive", "timezone_offset", "time_delta_parsing", "is_instance_of", "url_type",
+        "url_parsing", "url_scheme", "url_syntax_violation", "uuid_type", "uuid_parsing", "uuid_version",
+        "decimal_type", "decimal_max_digits", "fraction_parsing", "none_required", "finite_number", "json_type",
+    ],
+)  # fmt: skip
+def test_what_pydantic_says_of_a_masked_field_stays(kind):
+    text = (
+        f"input of workflow: email: {PydanticKnownError(kind, CONTEXT).message()}; order_id: Field required"
+    )
+    assert redact_text(text, ["*email*"]) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password: Field",
+        "password: Fieldrequired",
+        "password=Field required",
+        "password: 'Field required S3CR3T'",
+        "password: Input",
+        "password: Input should",
+        "password: Input tag 'x' found using 'kind'",
+        "password: S3CR3T, Field required",
+        "password: Valued error",
+    ],
+)
+def test_what_only_looks_like_it_is_masked(text):
+    masked = redact_text(text, ["password"])
+    assert masked.startswith(("password: " + MASK, "password=" + MASK))
+    assert "S3CR3T" not in masked
+
+
+def test_a_known_value_that_pydantics_message_repeats_is_masked():
+    text = "password: Value error, S3CR3T is too short"
+    assert redact_text(text, ["password"], ["S3CR3T"]) == f"password: Value error, {MASK} is too short"
 
 
 def test_keys_with_spaces_are_found_in_quotes():
