@@ -9,8 +9,9 @@ import re
 from collections.abc import Container, Sequence
 from typing import Any, Final
 
+from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  Django's name for it
-from django.db import DatabaseError, connections
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, router
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
@@ -49,8 +50,45 @@ def check_database(**kwargs: Any) -> list[CheckMessage]:
         return [Error(f'WORKFLOW["DATABASE"] {alias!r} is not in DATABASES ({known}).', id="workflow.E002")]
     vendor = connections[alias].vendor
     if vendor != "postgresql":
-        return [Error(f"Workflows need PostgreSQL; the database {alias!r} is {vendor}.", id="workflow.E003")]
+        return [
+            Error(
+                f"Workflows need PostgreSQL; the database {alias!r} is {vendor}.",
+                hint=f'Set DATABASES[{alias!r}]["ENGINE"] to "django.db.backends.postgresql", or '
+                'WORKFLOW["DATABASE"] to the alias of a PostgreSQL.',
+                id="workflow.E003",
+            )
+        ]
     return []
+
+
+@register("workflow")
+def check_routers(**kwargs: Any) -> list[CheckMessage]:
+    """``workflow.E007``: ``migrate`` would make the tables in a ``default`` that is no PostgreSQL as well.
+    ``workflow.W005``: what Django writes of the models goes to another database than ``WORKFLOW["DATABASE"]``.
+    """
+    if check_settings() or check_database():
+        return []
+    found: list[CheckMessage] = []
+    hint = (
+        f'Let a router of DATABASE_ROUTERS send the app "workflow" to {conf.DATABASE!r}, migrations included.'
+    )
+    writes = router.db_for_write(apps.get_model("workflow", "Run"))
+    if writes != conf.DATABASE:
+        message = f'Django writes workflows to the database {writes!r}, and WORKFLOW["DATABASE"] is {conf.DATABASE!r}.'
+        found.append(Warning(message, hint=hint, id="workflow.W005"))
+    default = connections[DEFAULT_DB_ALIAS]
+    absent = default.settings_dict["ENGINE"] == "django.db.backends.dummy"
+    if (
+        conf.DATABASE != DEFAULT_DB_ALIAS
+        and not absent
+        and default.vendor != "postgresql"
+        and router.allow_migrate(DEFAULT_DB_ALIAS, "workflow")
+    ):
+        message = (
+            f"migrate makes the workflow tables in the database 'default' as well, which is {default.vendor}."
+        )
+        found.append(Error(message, hint=hint, id="workflow.E007"))
+    return found
 
 
 @register("workflow")

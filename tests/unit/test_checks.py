@@ -15,6 +15,7 @@ from workflow.checks import (
     check_database,
     check_definitions,
     check_isolation,
+    check_routers,
     check_settings,
     check_transport,
 )
@@ -77,8 +78,69 @@ def test_a_database_that_is_no_postgresql_is_an_error(monkeypatch: pytest.Monkey
         assert found(check_database, DATABASE="light") == [
             ("workflow.E003", "Workflows need PostgreSQL; the database 'light' is sqlite.")
         ]
+        with override_settings(WORKFLOW={"DATABASE": "light"}):
+            hint = check_database()[0].hint or ""
+        assert 'Set DATABASES[\'light\']["ENGINE"] to "django.db.backends.postgresql"' in hint
+        assert 'WORKFLOW["DATABASE"]' in hint
     finally:
         del connections["light"]
+
+
+class ToFlows:
+    """As docs/reference/settings.md has it."""
+
+    def db_for_write(self, model: Any, **hints: Any) -> str | None:
+        return "flows" if model._meta.app_label == "workflow" else None
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+        return db == "flows" if app_label == "workflow" else None
+
+
+class ToFlowsOnceMigrated:
+    """It says nothing about migrations."""
+
+    db_for_write = ToFlows.db_for_write
+
+
+LIGHT = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+
+
+@pytest.mark.parametrize(
+    ("routers", "default", "expected"),
+    [
+        ([ToFlows()], LIGHT, []),
+        ([ToFlows()], {}, []),
+        ([ToFlowsOnceMigrated()], {}, []),
+        ([ToFlowsOnceMigrated()], LIGHT, ["workflow.E007"]),
+        ([ToFlowsOnceMigrated()], {"ENGINE": "django.db.backends.dummy"}, []),
+        ([], {}, ["workflow.W005"]),
+        ([], LIGHT, ["workflow.W005", "workflow.E007"]),
+    ],
+)
+def test_another_database_without_a_router_is_told_before_migrate_fails(
+    monkeypatch: pytest.MonkeyPatch, routers: list[Any], default: dict[str, Any], expected: list[str]
+) -> None:
+    from django.db import connections, router
+
+    ours = connections.settings["default"]
+    monkeypatch.setitem(connections.settings, "flows", {**ours})
+    monkeypatch.setitem(connections.settings, "default", {**ours, **default})
+    monkeypatch.setattr(router, "routers", routers)
+    before = connections["default"]
+    del connections["default"]
+    try:
+        found_now = found(check_routers, DATABASE="flows")
+        assert [message_id for message_id, _ in found_now] == expected
+        if len(found_now) == 2:
+            assert [message for _, message in found_now] == [
+                "Django writes workflows to the database 'default', and WORKFLOW[\"DATABASE\"] is 'flows'.",
+                "migrate makes the workflow tables in the database 'default' as well, which is sqlite.",
+            ]
+        with override_settings(WORKFLOW={"DATABASE": "flows"}):
+            assert all("DATABASE_ROUTERS" in (message.hint or "") for message in check_routers())
+    finally:
+        del connections["flows"]
+        connections["default"] = before
 
 
 @pytest.mark.parametrize(
