@@ -54,13 +54,15 @@ class Row:
     deadline: float | None
     """On this process's monotonic clock, from what was left on the database's when it was read."""
     error: dict[str, Any] | None
+    correlation: str | None
+    """Of the event that it is parked for."""
 
 
 def row_of(row: tuple[Any, ...]) -> Row:
     """A row of `workflow.sql.ledger.LOAD_STEPS`."""
-    _, kind, status, attempt, value, deadline, error = row
+    _, kind, status, attempt, value, deadline, error, correlation = row
     end = None if deadline is None else time.monotonic() + deadline
-    return Row(kind, status, attempt, _json(value), end, _json(error))
+    return Row(kind, status, attempt, _json(value), end, _json(error), correlation)
 
 
 def _json(text: str | None) -> Any:

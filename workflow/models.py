@@ -158,7 +158,8 @@ class Node(models.Model):
     outputs were merged, and the reverse of the order of compensation. A node that has failed has the
     number of the entry that says so: of several that failed, the first is the one whose error counts.
     The `wait_*` columns are set while the node is parked for an event; `wait_outcome` is how its wait was resolved
-    (`{"event": ...}`, `{"payload": ...}` or `{"timeout": true}`), written once and read by the
+    (`{"event": ...}`, `{"payload": ...}` or `{"timeout": true}`, this one with the `correlation` that it had), written
+    once and read by the
     unit that goes on.
     """
 

@@ -27,7 +27,7 @@ from workflow.failures import described_step
 from workflow.hands import Hands, Suspend, Wait
 from workflow.ledger import Host, Row, row_of
 from workflow.plan import Boundary, StepWrite, compact
-from workflow.plan.waits import correlation_of, published_text
+from workflow.plan.waits import correlation_of, missed, published_text
 from workflow.signals import LEASE_LOST
 from workflow.sql import ledger as sql
 from workflow.times import FOR_EVER
@@ -264,9 +264,9 @@ class Steps:
             row = self._open(key, "event")
             if row is not None and row.status == "completed":
                 return row.value
-            if self._is_over(row, timeout):
-                self._write(self._event_failed(key))
-                return self._event_after_timeout(key, self._read_again(key))
+            if (late := self._too_late(key, event, correlate, row, timeout)) is not None:
+                self._write(self._failed(key, "event", 1, late))
+                return self._event_after_timeout(self._read_again(key), late)
             self._check_event(key, event)
             correlation = self._correlation(key, correlate, finished(self._correlated(correlate)))
             return self._park(key, event, correlation, row, timeout)
@@ -284,26 +284,27 @@ class Steps:
             row = await self._aopen(key, "event")
             if row is not None and row.status == "completed":
                 return row.value
-            if self._is_over(row, timeout):
-                await self._awrite(self._event_failed(key))
-                return self._event_after_timeout(key, await self._aread_again(key))
+            if (late := self._too_late(key, event, correlate, row, timeout)) is not None:
+                await self._awrite(self._failed(key, "event", 1, late))
+                return self._event_after_timeout(await self._aread_again(key), late)
             self._check_event(key, event)
             value: Any = self._correlated(correlate)
             if isinstance(value, Awaitable):
                 value = await value
             return self._park(key, event, self._correlation(key, correlate, value), row, timeout)
 
-    def _is_over(self, row: Row | None, timeout: float | None) -> bool:
-        return row is not None and row.status == "waiting" and self._left(row, timeout) <= 0
+    def _too_late(
+        self, key: str, event: str, correlate: object, row: Row | None, timeout: float | None
+    ) -> WaitTimeout | None:
+        if row is None or row.status != "waiting" or self._left(row, timeout) > 0:
+            return None
+        return WaitTimeout(f"step {key!r}: {missed(event, correlate, row.correlation, timeout)}")
 
-    def _event_failed(self, key: str) -> StepWrite:
-        return self._failed(key, "event", 1, WaitTimeout(f"step {key!r}: no event in time"))
-
-    def _event_after_timeout(self, key: str, row: Row) -> Any:
+    def _event_after_timeout(self, row: Row, late: WaitTimeout) -> Any:
         """One conditional write has decided: an event that came in before it stands, else the time is up."""
         if row.status == "completed":
             return row.value
-        raise WaitTimeout(f"step {key!r}: no event in time")
+        raise late
 
     def _check_event(self, key: str, event: str) -> None:
         if not isinstance(event, str):

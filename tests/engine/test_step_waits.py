@@ -95,6 +95,25 @@ def test_a_time_out_that_the_handler_lets_pass_is_its_nodes_error() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+def test_a_step_that_times_out_says_for_which_event(is_async: bool) -> None:
+    def plain(state: dict[str, Any], ctx: Any) -> Any:
+        ctx.step.wait_event("k", "payment", correlate="id", timeout=5)
+
+    async def coroutine(state: dict[str, Any], ctx: Any) -> Any:
+        await ctx.step.await_event("k", "payment", correlate=lambda state: state["id"], timeout=5)
+
+    definition = stepping(coroutine if is_async else plain, attempts=1)
+    handle = workflows.dispatch(definition, {"id": "o-17"})
+    drain(handle.run_id)
+    advance(5)
+    drain(handle.run_id)
+    error = handle.status().run.error
+    assert error is not None
+    about = '"o-17"' if is_async else 'id="o-17"'
+    assert error["message"] == f"step 'k': no event \"payment\" about {about} within 5 s"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
 def test_wait_event_returns_the_payload_of_its_own_event(is_async: bool) -> None:
     def plain(state: dict[str, Any], ctx: Any) -> Any:
         return ctx.step.wait_event("paid", "payment", correlate="id")

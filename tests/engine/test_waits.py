@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db.models.functions import Now
+from django.test import override_settings
 
 from tests.support.refusals import refusing
 from tests.support.runs import history, names, node, parked, statuses
@@ -22,7 +23,8 @@ from workflow import (
     parallel,
     workflows,
 )
-from workflow.models import Event, Job, Node
+from workflow.models import Event, Job, Node, RunEvent
+from workflow.redact import MASK, redact_entry, redact_status
 from workflow.store import claims
 from workflow.store.drive import drive
 from workflow.store.ports import DjangoPort
@@ -404,3 +406,53 @@ def test_a_wait_to_which_the_database_refuses_an_event_keeps_it_from_no_other(co
     drain()
     assert bad.status().run.status == "completed"
     assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("correlate", "said"),
+    [
+        (None, 'no event "paid" within 60 s'),
+        ("order", 'no event "paid" about order="o-\u00fc 17" within 60 s'),
+        (lambda state: "about-17", 'no event "paid" about "about-17" within 60 s'),
+    ],
+    ids=["no correlation", "a key", "a function"],
+)
+def test_a_wait_that_times_out_says_for_what(correlate: Any, said: str) -> None:
+    handle = workflows.dispatch(
+        Workflow("w", stages=[Stage("wait", wait_for=WaitFor("paid", timeout=60, correlate=correlate))]),
+        {"order": "o-\u00fc 17"},
+    )
+    drain(handle.run_id)
+    advance(61)
+    drain(handle.run_id)
+    status = handle.status()
+    assert status.run.error is not None
+    assert status.run.error["message"] == said
+
+
+@pytest.mark.parametrize("value", ["ann@example.org", "17"], ids=["long", "short"])
+def test_a_wait_that_times_out_shows_no_correlation_that_is_masked(
+    value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Short values are masked under their key only: the message names it."""
+    handle = workflows.dispatch(
+        Workflow("w", stages=[Stage("wait", wait_for=WaitFor("paid", timeout=60, correlate="email"))]),
+        {"email": value},
+    )
+    drain(handle.run_id)
+    advance(61)
+    with override_settings(WORKFLOW={"REDACT": ["*email*"]}):
+        with caplog.at_level("INFO", "workflow"):
+            drain(handle.run_id)
+        shown = redact_status(handle.status())
+        assert shown.run.error is not None
+        assert shown.run.error["message"] == f'no event "paid" about email={MASK} within 60 s'
+        entries = [
+            redact_entry(entry.data)
+            for entry in RunEvent.objects.filter(run_id=handle.run_id, data__has_key="error")
+        ]
+    assert MASK in str(entries)
+    assert f'"{value}"' not in str(entries)
+    told = [line for line in caplog.messages if "no event" in line]
+    assert told
+    assert not [line for line in told if f'"{value}"' in line]

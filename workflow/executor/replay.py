@@ -155,7 +155,7 @@ class Replay:
         raise self.ended
 
     def _slept(self, key: str) -> None:
-        _, kind, status, *_, deadline, _ = self._row(key)
+        _, kind, status, _, _, deadline, *_ = self._row(key)
         if kind != "sleep" or (status != "completed" and (deadline is None or deadline > 0)):
             raise self._strayed(f"the handler had not slept through {key!r}")
 

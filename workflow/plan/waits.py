@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from workflow.definitions import WaitFor
@@ -46,9 +47,21 @@ def published_text(value: str, what: str) -> str:
     return value
 
 
+def missed(event: str, correlate: object, correlation: str | None, timeout: float | None) -> str:
+    """What a wait says whose time was up. The correlation stands under its key of the state, where it has one: so
+    whoever masks that key in texts masks it here too.
+    """
+    about = ""
+    if correlation is not None:
+        key = f"{correlate}=" if isinstance(correlate, str) else ""
+        about = f" about {key}{json.dumps(correlation, ensure_ascii=False)}"
+    within = "in time" if timeout is None else f"within {timeout:g} s"
+    return f'no event "{event}"{about} {within}'
+
+
 def output_of(wait: WaitFor, outcome: dict[str, Any], path: str) -> Any:
     """What a wait without `pick` gives. Raises `Unfit` when the time was up."""
     if outcome.get("timeout"):
-        message = f'no event "{wait.event}" within {wait.timeout or 0:g} s'
+        message = missed(wait.event, wait.correlate, outcome.get("correlation"), wait.timeout)
         raise Unfit(fault(FailureCode.WAIT_TIMEOUT, message, path))
     return outcome["event"]["payload"] if "event" in outcome else outcome.get("payload")

@@ -273,7 +273,8 @@ WITH due AS MATERIALIZED (
     LEFT JOIN LATERAL (
 {_candidate("n")}    ) AS e ON r.status IN ('running', 'waiting')
 ), x AS (
-    UPDATE workflow_node AS n SET wait_outcome = '{{"timeout": true}}'::jsonb, {_RESOLVED}
+    UPDATE workflow_node AS n SET wait_outcome = jsonb_strip_nulls(
+        jsonb_build_object('timeout', true, 'correlation', n.wait_correlation)), {_RESOLVED}
     FROM looked AS l
     WHERE n.id = l.id AND l.ours AND NOT l.answered
       AND n.status = 'waiting' AND n.wait_outcome IS NULL AND n.wait_until <= now()

@@ -6,7 +6,7 @@ from typing import Final
 
 LOAD_STEPS: Final = """
 SELECT s.key, s.kind, s.status, s.attempt, s.value::text,
-       extract(epoch FROM s.deadline - now())::float8, s.error::text
+       extract(epoch FROM s.deadline - now())::float8, s.error::text, s.wait_correlation
 FROM workflow_step AS s
 WHERE s.run_id = %s::uuid AND s.node_id = %s::uuid AND s.phase = %s
 """
