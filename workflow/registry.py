@@ -31,6 +31,8 @@ class Registry:
         self._lock = Lock()
         self._by_name: dict[str, Workflow] = {}
         self._standalone: set[str] = set()  # names that stand for a pipeline on its own
+        self._modules: dict[str, str] = {}
+        """Where autodiscovery has found which name first."""
         self.faults: list[Fault] = []
 
     def register(self, definition: Workflow | Pipeline) -> Workflow:
@@ -48,7 +50,7 @@ class Registry:
             if known is workflow and isinstance(definition, Pipeline):
                 self._standalone.add(workflow.name)
         if known is not workflow:
-            raise _clash(known, workflow)
+            raise _clash(known, workflow, self._modules.get(workflow.name))
         return workflow
 
     def get(self, name: str) -> Workflow:
@@ -100,6 +102,7 @@ class Registry:
             for module, definition in _definitions(modules, kind):
                 try:
                     self._register_found(definition)
+                    self._modules.setdefault(definition.name, module.__name__)
                 except (WorkflowInvalid, VersionConflict) as error:
                     faults.append((module.__name__, error))
         self.faults = faults
@@ -109,18 +112,19 @@ class Registry:
         with self._lock:
             self._by_name.clear()
             self._standalone.clear()
+            self._modules.clear()
             self.faults = []
 
     @contextmanager
     def isolated(self) -> Iterator[Registry]:
         """For tests: begin with what is registered, and on leaving forget what was changed since."""
         with self._lock:
-            kept = dict(self._by_name), set(self._standalone), list(self.faults)
+            kept = dict(self._by_name), set(self._standalone), dict(self._modules), list(self.faults)
         try:
             yield self
         finally:
             with self._lock:
-                self._by_name, self._standalone, self.faults = kept
+                self._by_name, self._standalone, self._modules, self.faults = kept
 
     def _register_found(self, definition: Workflow | Pipeline) -> None:
         if isinstance(definition, Pipeline):
@@ -139,11 +143,16 @@ def _to_workflow(definition: Any) -> Workflow:
     raise WorkflowInvalid(rule)
 
 
-def _clash(known: Workflow, other: Workflow) -> WorkflowInvalid | VersionConflict:
+def _clash(known: Workflow, other: Workflow, module: str | None) -> WorkflowInvalid | VersionConflict:
+    """``module``: where the known one was found, if it was found in one."""
     place = f"Workflow {quote(known.name)}"
     if known.version == other.version:
-        return fault(place, f"version {known.version} is registered already, with another definition")
-    rule = f"version {known.version} is registered already, so version {other.version} can't be as well"
+        where = "" if module is None else f", that of {module}"
+        return fault(place, f"version {known.version} is registered already, with another definition{where}")
+    where = "" if module is None else f" by {module}"
+    rule = (
+        f"version {known.version} is registered already{where}, so version {other.version} can't be as well"
+    )
     return VersionConflict(f"{place}: {rule}")
 
 

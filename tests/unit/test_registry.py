@@ -253,6 +253,23 @@ def test_a_pipeline_named_like_a_workflow_is_not_registered_alone(registry, inst
     assert registry.faults == []
 
 
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (1, "version 1 is registered already, with another definition, that of saga_one.workflows"),
+        (2, "version 1 is registered already by saga_one.workflows, so version 2 can't be as well"),
+    ],
+)
+def test_of_two_definitions_of_one_name_the_other_module_is_told(registry, install, version, said):
+    install(
+        saga_one='order = Workflow("order", stages=[Stage("s", run=run)])',
+        saga_two=f'order = Workflow("order", version={version}, stages=[Stage("s", run=run)])',
+    )
+    registry.autodiscover()
+    ((place, error),) = registry.faults
+    assert (place, str(error)) == ("saga_two.workflows", f'Workflow "order": {said}')
+
+
 def test_two_pipelines_of_one_name_are_a_fault(registry, install):
     source = 'part = Pipeline("main", stages=[Stage("s", run=run)])'
     install(saga_one=source, saga_two=source)
