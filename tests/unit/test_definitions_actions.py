@@ -319,3 +319,19 @@ def test_definitions_do_not_change_once_made():
     with pytest.raises(AttributeError, match="<Action a> does not change"):
         made.attempts = 9
     assert made.attempts == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("retries", '; did you mean "attempts"?'),
+        ("max_attempts", '; did you mean "attempts"?'),
+        ("time_out", '; did you mean "timeout"?'),
+        ("self", ""),
+        ("zzz", ""),
+    ],
+)
+def test_an_option_that_there_is_not_is_told_with_the_action_and_the_nearest(option, meant):
+    with pytest.raises(TypeError) as caught:
+        action(**{option: 3})(run)
+    assert str(caught.value) == f'@action "run" has no option {option}={meant}'

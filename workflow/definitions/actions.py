@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import Any, ClassVar, TypeVar, overload
+from inspect import signature
+from typing import Any, ClassVar, Final, TypeVar, overload
 
 from pydantic import TypeAdapter
 
@@ -21,6 +22,7 @@ from workflow.definitions.rules import (
     check_timeout,
     check_via,
     complete_schema,
+    did_you_mean,
     fault,
     quote,
     show,
@@ -217,4 +219,13 @@ def _from_function(fn: Function, name: str | None, options: dict[str, Any]) -> A
             check_name("Action", name)
         except Exception as error:
             raise fault("@action", f"can't take its name from the function ({error}); give name=") from error
+    known = signature(Action.__init__).parameters.keys() - {"self", "name", "run"}
+    for option in options:
+        if option not in known:
+            meant = '; did you mean "attempts"?' if option in _ATTEMPTS else did_you_mean(option, known)
+            raise TypeError(f'@action "{name}" has no option {option}={meant}')
     return Action(name, fn, **options)
+
+
+_ATTEMPTS: Final = frozenset({"retries", "max_retries", "tries"})
+"""What other libraries call it, too far from our word to be told from its letters."""
