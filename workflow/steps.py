@@ -22,6 +22,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from workflow import payload
 from workflow.conf import conf
 from workflow.definitions.handlers import finished, taken_arguments
+from workflow.definitions.rules import show
 from workflow.errors import Aborted, FailureCode, PayloadInvalid, StepKeyReused, WaitTimeout
 from workflow.failures import described_step
 from workflow.hands import Hands, Suspend, Wait
@@ -80,7 +81,7 @@ class Steps:
         the result and a `ctx` when the saga goes back past this step, also if the action has failed after it; the
         handler is replayed up to here to find it. Raises `StepKeyReused`, `PayloadInvalid`, and whatever `fn` raises.
         """
-        lease = self._check_run(key, lease, attempts, compensate)
+        lease = self._check_run(key, fn, lease, attempts, compensate)
         with self.hands():
             row = self._open(key, "run")
             if row is not None and row.status == "completed":
@@ -115,7 +116,7 @@ class Steps:
         **kwargs: Any,
     ) -> T:
         """`run`, for `async` handlers; `fn` may be `async` or plain."""
-        lease = self._check_run(key, lease, attempts, compensate)
+        lease = self._check_run(key, fn, lease, attempts, compensate)
         async with self.hands():
             row = await self._aopen(key, "run")
             if row is not None and row.status == "completed":
@@ -142,8 +143,10 @@ class Steps:
                 return normal  # type: ignore[no-any-return]
 
     def _check_run(
-        self, key: str, lease: Seconds, attempts: int, compensate: Callable[..., Any] | None
+        self, key: str, fn: object, lease: Seconds, attempts: int, compensate: Callable[..., Any] | None
     ) -> float:
+        if not callable(fn):
+            raise TypeError(f"step {key!r} needs a callable, not {show(fn)}")
         if compensate is not None:
             taken_arguments(compensate, f"step {key!r}", "compensate=")
             if self._attempt.compensating:

@@ -132,6 +132,20 @@ def test_a_bad_key_is_refused(key: Any) -> None:
     assert calls == []
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_cannot_be_called_is_no_step(is_async: bool) -> None:
+    def plain(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.run("a", 5)
+
+    async def coroutine(state: dict[str, Any], ctx: Any) -> None:
+        await ctx.step.arun("a", 5)
+
+    error = run_through(stepping(coroutine if is_async else plain, attempts=1)).run.error
+    assert error is not None
+    assert (error["type"], error["message"]) == ("TypeError", "step 'a' needs a callable, not 5")
+    assert not Step.objects.exists(), "nothing was begun"
+
+
 def test_a_sleeping_handler_holds_no_lease_and_spends_no_attempt() -> None:
     def handler(state: dict[str, Any], ctx: Any) -> dict[str, int]:
         ctx.step.run("before", note, "before")
