@@ -19,13 +19,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
 from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib.postgres.functions import TransactionNow
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q
 from psycopg.pq import TransactionStatus
 
 from workflow import ids
@@ -34,6 +36,7 @@ from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode
 from workflow.executor import Attempt, Desk, Execution, Question, clean_connections, execute
 from workflow.manager import arguments, workflows
+from workflow.models import Job, Node
 from workflow.plan import Fact
 from workflow.progress import announce as announce_history
 from workflow.results import RunStatus
@@ -49,6 +52,9 @@ from workflow.sweeps import reap_leases
 logger = logging.getLogger("workflow")
 
 __all__ = ["advance", "drain", "settle"]
+
+MOST_DUE: Final = 3
+"""Units that a `drain` which gives up names."""
 
 
 def drain(run_id: UUID | str | None = None, timeout: float | timedelta = 10) -> None:
@@ -73,8 +79,24 @@ def drain(run_id: UUID | str | None = None, timeout: float | timedelta = 10) -> 
         for execution in executions:
             runtime.begin(deadline)
             drive(execution.run())
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"something was still due after {limit:g} s")
+        if time.monotonic() > deadline and (due := _still_due(only)):
+            raise TimeoutError(f"something was still due after {limit:g} s: {due}")
+
+
+def _still_due(only: str | None) -> str:
+    """What is due by the clock of the claim, the longest first: a few units by run and node, and how many more; "" for
+    nothing."""
+    jobs = Job.objects.using(conf.DATABASE).filter(available_at__lte=TransactionNow(), lease_token=None)
+    if only is not None:
+        jobs = jobs.filter(Q(run=only) | Q(run=None))
+    found = list(jobs.order_by("available_at", "id")[:MOST_DUE])
+    nodes = Node.objects.using(conf.DATABASE).filter(id__in=[job.node_id for job in found])
+    paths = dict(nodes.values_list("id", "path"))
+    shown = [
+        f"run {job.run_id} at {paths.get(job.node_id, job.kind)}" if job.run_id else job.kind for job in found
+    ]
+    more = jobs.count() - len(found)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def advance(seconds: float | timedelta) -> None:

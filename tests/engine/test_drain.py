@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,13 +28,28 @@ def test_a_unit_that_never_comes_to_rest_is_given_up_and_goes_on_later() -> None
 
     handle = workflows.dispatch(staged(Action("again", again, attempts=1_000_000)), {})
     begun = time.monotonic()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(
+        TimeoutError, match=rf"still due after 0\.5 s: run {handle.run_id} at w\.s\.again$|at w$"
+    ):
         drain(timeout=0.5)
     assert time.monotonic() - begun < PATIENCE
     assert handle.status().run.status == "running"
     tired.append(1)
     drain(timeout=PATIENCE)
     assert handle.status().run.status == "completed"
+
+
+def test_a_drain_that_gives_up_names_a_few_of_what_was_due() -> None:
+    workflows.register(staged(Action("slow", lambda state: time.sleep(0.05))))
+    handles = workflows.dispatch_many("w", [{}] * 6)
+    workflows.publish("nobody.waits", {})
+    with pytest.raises(TimeoutError) as caught:
+        drain(timeout=0)
+    said = str(caught.value)
+    assert said.startswith("something was still due after 0 s: ")
+    named = [handle for handle in handles if f"run {handle.run_id} at w" in said]
+    assert 2 <= len(named) <= testing.MOST_DUE
+    assert re.search(r" and \d more$", said)
 
 
 def test_what_a_lost_unit_had_started_is_no_part_of_the_next_run() -> None:
