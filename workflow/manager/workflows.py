@@ -38,6 +38,12 @@ _Until = datetime | float | timedelta | None
 logger = logging.getLogger("workflow")
 
 
+def pruned(days: float, batch_size: int) -> tuple[int, int]:
+    """What ``Workflows.prune`` does; how many runs and how many events it has dropped."""
+    seconds = check.days(days) * 86_400
+    return store.prune(conf.DATABASE, seconds, check.whole(batch_size, "batch_size", 1, check.MAX_BATCH))
+
+
 class Workflows:
     """Dispatches, looks at and steers runs.
 
@@ -240,8 +246,7 @@ class Workflows:
         Events of that age go too, except those that a run could still take: see the statement. Works in
         batches, each a transaction of its own unless the caller has one; can be broken off at any time.
         """
-        seconds = check.days(days) * 86_400
-        return store.prune(conf.DATABASE, seconds, check.whole(batch_size, "batch_size", 1, check.MAX_BATCH))
+        return pruned(days, batch_size)[0]
 
     # --- queues ---------------------------------------------------------------------------------
 

@@ -394,8 +394,8 @@ def publish(
         return bool(cursor.rowcount)
 
 
-def prune(using: str, seconds: float, batch: int) -> int:
-    """Drops runs that finished longer ago than that, and events; returns how many runs.
+def prune(using: str, seconds: float, batch: int) -> tuple[int, int]:
+    """Drops runs that finished longer ago than that, and events; returns how many of either.
 
     One statement a batch, each a transaction of its own unless the caller has one.
     """
@@ -406,13 +406,14 @@ def prune(using: str, seconds: float, batch: int) -> int:
         runs += dropped
         if dropped < batch:
             break
-    after = uuid.UUID(int=0)
+    events, after = 0, uuid.UUID(int=0)
     while True:
         parameters = {"cutoff": cutoff, "oldest_run": oldest_run, "batch": batch, "after": after}
-        events = _rows(using, sql.PRUNE_EVENTS, parameters)
-        if len(events) < batch:
-            return runs
-        after = max(row[0] for row in events)
+        gone = _rows(using, sql.PRUNE_EVENTS, parameters)
+        events += len(gone)
+        if len(gone) < batch:
+            return runs, events
+        after = max(row[0] for row in gone)
 
 
 # --- inside -------------------------------------------------------------------------------------

@@ -207,14 +207,14 @@ def s(count: int) -> str:
 class TestPrune:
     def test_the_default_is_the_setting(self, old_and_new):
         with override_settings(WORKFLOW={"RETENTION_DAYS": 20}):
-            assert call("workflow:prune") == "Dropped 1 run.\n"
-        assert call("workflow:prune") == "Dropped 1 run.\n", "seven days, when nothing is set"
+            assert call("workflow:prune") == "Dropped 1 run and 1 event.\n"
+        assert call("workflow:prune") == "Dropped 1 run and 1 event.\n", "seven days, when nothing is set"
         assert set(Run.objects.values_list("id", flat=True)) == {old_and_new["new"], old_and_new["living"]}
 
     def test_days_can_be_given(self, old_and_new):
-        assert call("workflow:prune", "--days", "30") == "Dropped 1 run.\n"
-        assert call("workflow:prune", days=0.5, batch_size=1) == "Dropped 1 run.\n"
-        assert call("workflow:prune", "--days", "0") == "Dropped 1 run.\n"
+        assert call("workflow:prune", "--days", "30") == "Dropped 1 run and 1 event.\n"
+        assert call("workflow:prune", days=0.5, batch_size=1) == "Dropped 1 run and 1 event.\n"
+        assert call("workflow:prune", "--days", "0") == "Dropped 1 run and 0 events.\n"
         assert list(Run.objects.values_list("id", flat=True)) == [old_and_new["living"]]
 
     @pytest.mark.parametrize(("days", "runs", "events"), [(30, 1, 1), (5, 2, 2), (50, 0, 0)])
@@ -223,7 +223,7 @@ class TestPrune:
         counted = call("workflow:prune", "--days", str(days), "--dry-run")
         assert re.findall(r"\d+ \w+", counted) == [f"{runs} run{s(runs)}", f"{events} event{s(events)}"]
         assert (Run.objects.count(), Event.objects.count()) == before
-        call("workflow:prune", "--days", str(days))
+        assert call("workflow:prune", "--days", str(days)) == counted.replace("Would drop", "Dropped")
         assert (Run.objects.count(), Event.objects.count()) == (before[0] - runs, before[1] - events)
 
     def test_a_dry_run_leaves_out_what_still_waits_for_delivery(self, old_and_new, tea):

@@ -9,9 +9,9 @@ from django.core.management.base import CommandParser
 from django.db.models import Exists, Min, OuterRef, Q
 from django.db.models.functions import Now
 
-from workflow import workflows
 from workflow.conf import conf
 from workflow.management.base import WorkflowCommand, asking, number
+from workflow.manager.workflows import pruned
 from workflow.models import Event, Job, Node, Run, Step
 
 
@@ -38,8 +38,8 @@ class Command(WorkflowCommand):
             self.output.line(f"Would drop {_counted(runs, 'run')} and {_counted(events, 'event')}.")
             return
         with asking():
-            dropped = workflows.prune(days, batch_size=batch_size)
-        self.output.line(f"Dropped {_counted(dropped, 'run')}.")
+            runs, events = pruned(days, batch_size)
+        self.output.line(f"Dropped {_counted(runs, 'run')} and {_counted(events, 'event')}.")
 
     def _count(self, days: float) -> tuple[int, int]:
         """(runs, events) that `workflows.prune` would drop now: the same conditions, by the same clock."""
