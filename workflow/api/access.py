@@ -17,7 +17,6 @@ Authorize = Callable[[HttpRequest], bool]
 
 VIEW: Final = "workflow.view_run"
 MANAGE: Final = "workflow.manage_run"
-_SCHEME: Final = 'Session realm="workflow"'
 
 
 class Gate:
@@ -33,15 +32,20 @@ class Gate:
             raise TypeError(f"authorize must be a plain function of the request, not {authorize!r}")
         self._authorize = authorize
 
+    @property
+    def by_session(self) -> bool:
+        """Whether it is Django's sessions that tell who asks; with an ``authorize`` nobody here knows."""
+        return self._authorize is None
+
     def check(self, request: HttpRequest, method: str, *, writes: bool) -> None:
         """401 for nobody, 405 for another method, 403 for a missing permission or a failed CSRF check."""
         user = getattr(request, "user", None)
         known = user is not None and user.is_authenticated
         if self._authorize is None:
             if not known:
-                raise _nobody()
+                raise _nobody("log in first", "Session")
         elif not self._allows(request):
-            raise _forbidden() if known else _nobody()
+            raise _forbidden() if known else _nobody("not allowed by this project's own rule", "Custom")
         if request.method != method and not (request.method == "HEAD" and method == "GET"):
             allowed = "GET, HEAD" if method == "GET" else method
             message = f"the method {request.method} is not allowed here, only {allowed}"
@@ -73,9 +77,9 @@ def _permitted(user: Any, permission: str) -> bool:
     return bool(user.is_active and user.is_staff and user.has_perm(permission))
 
 
-def _nobody() -> Refused:
-    message = "log in first"
-    return Refused(refusals.UNAUTHENTICATED, message, headers={"WWW-Authenticate": _SCHEME})
+def _nobody(message: str, scheme: str) -> Refused:
+    headers = {"WWW-Authenticate": f'{scheme} realm="workflow"'}
+    return Refused(refusals.UNAUTHENTICATED, message, headers=headers)
 
 
 def _forbidden() -> Refused:

@@ -23,7 +23,7 @@ _TEMPLATE: Final = "#/components/schemas/{model}"
 _MEANINGS: Final = {
     304: "Nothing has changed since the answer with that ETag.",
     400: "The request could not be read.",
-    401: "Nobody is logged in.",
+    401: "It is not known who asks.",
     403: "Not allowed, or the CSRF check failed.",
     404: "There is no such thing.",
     405: "Another method; `Allow` tells which.",
@@ -35,15 +35,17 @@ Mode = Literal["validation", "serialization"]
 Key = tuple[type[BaseModel], Mode]
 
 
-def text(base: str) -> str:
-    """The document as JSON; ``base`` is the path under which the addresses are."""
-    return json.dumps(document(base), ensure_ascii=False)
+def text(base: str, *, by_session: bool = True) -> str:
+    """The document as JSON; ``base`` is the path under which the addresses are. ``by_session``: Django's sessions tell
+    who asks, and not a rule of the project's, of which the document says nothing.
+    """
+    return json.dumps(document(base, by_session=by_session), ensure_ascii=False)
 
 
-def document(base: str) -> dict[str, Any]:
+def document(base: str, *, by_session: bool = True) -> dict[str, Any]:
     """The document as plain data."""
     made = _made()
-    return {
+    found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "Workflows",
@@ -51,23 +53,20 @@ def document(base: str) -> dict[str, Any]:
             "description": "Dispatch, look at and steer durable workflows.",
         },
         "servers": [{"url": base.rstrip("/")}],
-        "security": [{"session": []}],
         "paths": made["paths"],
-        "components": {
-            "schemas": made["schemas"],
-            "securitySchemes": {
-                "session": {
-                    "type": "apiKey",
-                    "in": "cookie",
-                    "name": settings.SESSION_COOKIE_NAME,
-                    "description": (
-                        "A staff user's session, unless the project decides otherwise. "
-                        "Writes carry the CSRF token in `X-CSRFToken`."
-                    ),
-                }
-            },
-        },
+        "components": {"schemas": made["schemas"]},
     }
+    if by_session:
+        found["security"] = [{"session": []}]
+        found["components"]["securitySchemes"] = {
+            "session": {
+                "type": "apiKey",
+                "in": "cookie",
+                "name": settings.SESSION_COOKIE_NAME,
+                "description": "A staff user's session. Writes carry the CSRF token in `X-CSRFToken`.",
+            }
+        }
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -59,7 +59,9 @@ def _document(gate: Gate) -> View:
     def view(request: HttpRequest) -> HttpResponse:
         gate.check(request, "GET", writes=False)
         wire.query(request, NoQuery)
-        return wire.as_json(openapi.text(request.path.removesuffix("openapi.json")))
+        return wire.as_json(
+            openapi.text(request.path.removesuffix("openapi.json"), by_session=gate.by_session)
+        )
 
     return _as_view(view)
 
@@ -78,5 +80,12 @@ def _as_view(view: View, *, alone: bool = False) -> View:
     wrapped.csrf_exempt = True  # type: ignore[attr-defined]  # checked by the gate, for an answer in JSON
     wrapped.login_required = False  # type: ignore[attr-defined]  # by the gate too: no redirect to a page
     if alone:
-        wrapped._non_atomic_requests = {conf.DATABASE}  # type: ignore[attr-defined]
+        wrapped._non_atomic_requests = _EnginesDatabase()  # type: ignore[attr-defined]
     return wrapped
+
+
+class _EnginesDatabase:
+    """The set of its alias alone. Looked up at a request: addresses are made before a check can tell of a setting."""
+
+    def __contains__(self, alias: str) -> bool:
+        return alias == conf.DATABASE

@@ -132,10 +132,34 @@ def test_authorize_replaces_the_rule_for_reads_and_writes_alike():
         assert client.get("/x/", headers={"X-Key": "k"}).status_code == 200
         done = post(client, f"/x/{run_id}/cancel/", headers={"X-Key": "k"})
         assert done.status_code == 200, "no session, so no token"
-        error(client.get("/x/"), 401, "UNAUTHENTICATED")
+        refused = client.get("/x/")
+        assert error(refused, 401, "UNAUTHENTICATED")["message"] == "not allowed by this project's own rule"
+        assert not refused["WWW-Authenticate"].startswith("Session")
         error(post(client, f"/x/{run_id}/retry/"), 401, "UNAUTHENTICATED")
     assert asked[:2] == [("GET", "/x/"), ("POST", f"/x/{run_id}/cancel/")]
     assert events(run_id, "cancelled") == [{"reason": None, "by": None}], "nobody is known"
+
+
+def test_a_document_of_a_rule_of_the_projects_declares_no_session():
+    with mount(lambda request: True):
+        document = Client().get("/x/openapi.json").json()
+    assert "security" not in document
+    assert "securitySchemes" not in document["components"]
+
+
+def test_addresses_are_made_whatever_the_settings_are_so_that_a_check_can_tell():
+    with override_settings(WORKFLOW=["x"]):
+        routes = workflow_routes()
+    with override_settings(WORKFLOW={"DATABASE": "flows"}):
+        marked = {
+            alias for route in routes for alias in ("default", "flows") if is_marked(route.callback, alias)
+        }
+    assert marked == {"flows"}
+
+
+def is_marked(view: Any, alias: str) -> bool:
+    """Whether Django makes no transaction of the request on that database."""
+    return alias in getattr(view, "_non_atomic_requests", ())
 
 
 def test_authorize_can_let_in_who_the_rule_would_not_and_keep_out_who_it_would():
