@@ -275,6 +275,11 @@ def test_what_workflow_testing_offers() -> None:
         assert f"`{bare_signature(getattr(testing, name), name)}`" in row[1]
 
 
+def test_every_public_name_stands_in_the_reference() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
+    assert [name for name in workflow.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
 @pytest.mark.parametrize("name", LISTS)
 def test_nothing_is_listed_twice(name: str) -> None:
     for heading in re.findall(r"^#+ (.*)$", page(name).read_text(encoding="utf-8"), re.MULTILINE):

@@ -140,6 +140,19 @@ def test_authorize_replaces_the_rule_for_reads_and_writes_alike():
     assert events(run_id, "cancelled") == [{"reason": None, "by": None}], "nobody is known"
 
 
+def test_an_authorize_may_say_who_a_client_is_that_has_no_session():
+    robot = web.person("robot", staff=False)
+
+    def by_key(request: HttpRequest) -> bool:
+        request.user = robot
+        return True
+
+    with mount(by_key):
+        made = post(Client(enforce_csrf_checks=True), "/x/dispatch/", {"workflow": "web-free"})
+        assert made.status_code == 201, "no cookie, so no token"
+    assert RunEvent.objects.get(run_id=made.json()["run_id"], seq=1).data["by"] == "robot"
+
+
 def test_a_document_of_a_rule_of_the_projects_declares_no_session():
     with mount(lambda request: True):
         document = Client().get("/x/openapi.json").json()
