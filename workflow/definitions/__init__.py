@@ -10,11 +10,12 @@ from workflow.definitions.handlers import Handler
 from workflow.definitions.pipelines import Pipeline, Workflow
 from workflow.definitions.rules import Definition
 from workflow.definitions.stages import Stage, WaitFor
-from workflow.definitions.trees import Tree, TreeNode, placed
+from workflow.definitions.trees import Gone, Tree, TreeNode, placed
 
 __all__ = [
     "Action",
     "Definition",
+    "Gone",
     "Handler",
     "Parallel",
     "Pipeline",

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from workflow.definitions.actions import Action
 from workflow.definitions.stages import Stage
@@ -16,7 +16,25 @@ if TYPE_CHECKING:
 
 NodeKind = Literal["run", "pipeline", "stage", "action"]
 
+_KINDS: Final[tuple[NodeKind, ...]] = ("pipeline", "stage", "action")
+"""By the number of dots in the path."""
+
 _FINGERPRINT_LENGTH = 32  # 128 bits of the SHA-256
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A node that is over in a run, and that the definition which the run goes on with has no more.
+
+    own_job: whether it had a job of its own
+    beside: path of a sibling of the definition that it ran beside, None when it had its turn alone
+    before: path of the sibling that had its turn next, None when it was the last one
+    """
+
+    path: str
+    own_job: bool
+    beside: str | None = None
+    before: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +58,7 @@ class TreeNode:
     parent: int
     key: str
     groups: tuple[tuple[int, ...], ...]
-    definition: Workflow | Pipeline | Stage | Action
+    definition: Workflow | Pipeline | Stage | Action | Gone
     own_job: bool
     unit: int
     end: int
@@ -72,16 +90,60 @@ def compile_tree(workflow: Workflow) -> Tree:
 
 
 @lru_cache(maxsize=128)
-def placed(tree: Tree, own_jobs: tuple[bool, ...]) -> Tree:
-    """The tree with jobs where a run of another version has them: the run's rows and jobs were made so, and events,
-    deadlines and sweeps go by them. ``own_jobs`` by ordinal."""
-    if all(node.own_job == own for node, own in zip(tree.nodes, own_jobs, strict=True)):
+def placed(tree: Tree, own_jobs: tuple[bool, ...], gone: tuple[Gone, ...] = ()) -> Tree:
+    """The tree as a run of another version has it. ``own_jobs`` by ordinal: with jobs where the run has them, since its
+    rows and jobs were made so, and events, deadlines and sweeps go by them. ``gone``, in the order of the run's own
+    tree: with the nodes that only the run has, whose outputs count as they did."""
+    if not gone and all(node.own_job == own for node, own in zip(tree.nodes, own_jobs, strict=True)):
         return tree
+    groups = {node.path: _paths(tree, node) for node in tree.nodes}
+    for old in gone:
+        siblings = groups[old.path.rpartition(".")[0]]
+        if old.beside is not None:
+            next(group for group in siblings if old.beside in group).append(old.path)
+        else:
+            turns = (turn for turn, group in enumerate(siblings) if old.before in group)
+            siblings.insert(next(turns, len(siblings)), [old.path])
+        groups[old.path] = []
+    known: dict[str, TreeNode | Gone] = {old.path: old for old in gone}
+    known |= {
+        node.path: replace(node, own_job=own_job) for node, own_job in zip(tree.nodes, own_jobs, strict=True)
+    }
     nodes: list[TreeNode] = []
-    for node, own_job in zip(tree.nodes, own_jobs, strict=True):
-        unit = node.ordinal if own_job else nodes[node.parent].unit if node.ordinal else 0
-        nodes.append(replace(node, own_job=own_job, unit=unit))
-    return Tree(tuple(nodes), {node.path: node for node in nodes[1:]}, _fingerprint(nodes), tree.has_groups)
+    _place("", -1, groups, known, nodes)
+    has_groups = any(len(group) > 1 for node in nodes for group in node.groups)
+    return Tree(tuple(nodes), {node.path: node for node in nodes[1:]}, _fingerprint(nodes), has_groups)
+
+
+def _paths(tree: Tree, node: TreeNode) -> list[list[str]]:
+    return [[tree.nodes[child].path for child in group] for group in node.groups]
+
+
+def _place(
+    path: str,
+    parent: int,
+    groups: dict[str, list[list[str]]],
+    known: dict[str, TreeNode | Gone],
+    nodes: list[TreeNode],
+) -> None:
+    """Adds the node at ``path`` and all beneath it to ``nodes``, where their ordinals are from here on."""
+    ordinal, node = len(nodes), known[path]
+    if isinstance(node, Gone):
+        name = path.rpartition(".")[2]
+        key = name.partition("#")[0]  # an implicit action has the key of its stage
+        kind = _KINDS[path.count(".")]
+        node = TreeNode(ordinal, path, name, kind, parent, key, (), node, node.own_job, 0, 0)
+    unit = ordinal if node.own_job else nodes[parent].unit if ordinal else 0
+    node = replace(node, ordinal=ordinal, parent=parent, unit=unit)
+    nodes.append(node)
+    children: list[tuple[int, ...]] = []
+    for group in groups[path]:
+        members = []
+        for child in group:
+            members.append(len(nodes))
+            _place(child, ordinal, groups, known, nodes)
+        children.append(tuple(members))
+    nodes[ordinal] = replace(node, groups=tuple(children), end=len(nodes))
 
 
 def _root_and_below(workflow: Workflow) -> Iterator[TreeNode]:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import psycopg
 
 from workflow import states
-from workflow.definitions import Workflow, placed
+from workflow.definitions import Workflow
 from workflow.errors import FailureCode
 from workflow.executor.attempt import Attempt
 from workflow.executor.ghosts import met
@@ -93,7 +93,7 @@ class Execution:
         self._plan = self._make_plan(run)
 
     def _make_plan(self, run: RunSnapshot) -> Unit | Undo:
-        tree = self.workflow.tree if run.own_jobs is None else placed(self.workflow.tree, run.own_jobs)
+        tree = run.tree or self.workflow.tree
         if self.claim.kind == states.COMPENSATE:
             return Undo(tree, run)
         ordinal = self.claim.ordinal
@@ -310,7 +310,7 @@ class Execution:
         run = await self._read_again()
         settled = [] if run is None else [fact for fact in facts if self._is_settled(run, fact)]
         if settled:
-            paths = ", ".join(self.workflow.tree.nodes[fact.ordinal].path for fact in settled)
+            paths = ", ".join(self._plan.tree.nodes[fact.ordinal].path for fact in settled)
             logger.info(
                 "run %s: %s was settled by somebody else just before, which stands", self.lease.run_id, paths
             )
@@ -337,7 +337,7 @@ class Execution:
 
     def _refused(self, fact: Fact, rejected: Rejected) -> Fact:
         """The fact of a node whose outcome the database would not take."""
-        node = self.workflow.tree.nodes[fact.ordinal]
+        node = self._plan.tree.nodes[fact.ordinal]
         error = fault(FailureCode.ACTION_FAILED, f"the database refused the outcome: {rejected}", node.path)
         if node.kind == states.ACTION and not isinstance(fact, Refused):
             return Failed(fact.ordinal, error, final=True)
@@ -447,7 +447,7 @@ class Execution:
             self.attempts[start.ordinal] = attempt
             self._runtime.start(self, attempt)
         for ask in move.asks:
-            self._runtime.ask(self, Question(self.workflow.tree, ask))
+            self._runtime.ask(self, Question(self._plan.tree, ask))
         for timer in move.timers:
             self._runtime.after(self, timer.delay, Due(timer.ordinal, timer))
 
@@ -457,7 +457,7 @@ class Execution:
         return Attempt(
             start,
             lease=self.lease,
-            node=self.workflow.tree.nodes[start.ordinal],
+            node=self._plan.tree.nodes[start.ordinal],
             run=run,
             secret_keys=self.workflow.secret_keys,
             checkpoint=self._plan.checkpoint,

@@ -26,6 +26,8 @@ class States:
         self._tree = tree
         self._run = run
         self._layout = layout(tree)
+        self._since: list[tuple[int, dict[str, Any]]] = []
+        """What was merged since the claim, in order: the nodes of the snapshot do not have it."""
         home = self._layout.branch[unit]
         self._by_branch = {home: self._caught_up(unit) if home == 0 else self._fold(home)}
         self._own: set[int] = set()
@@ -60,6 +62,7 @@ class States:
 
     def merge(self, ordinal: int, patch: dict[str, Any]) -> None:
         """Adds an output to the node's branch and to those that its branch lies in."""
+        self._since.append((ordinal, patch))
         branch = self._layout.branch[ordinal]
         while True:
             state = self._by_branch.get(branch)
@@ -89,6 +92,10 @@ class States:
     def _fold(self, member: int, *, whole_group: bool = False) -> dict[str, Any]:
         """The state of a member's branch, made from the outputs; for the `whole_group`, as it was at its start."""
         end = self._layout.mates[member][0] if whole_group else len(self._tree.nodes)
-        ranges = visible(self._tree, member)
-        among = chain.from_iterable(range(low, min(high + 1, end)) for low, high in ranges)
-        return fold(self._tree, self._run.input, self._run.nodes, among)
+        ranges = [range(low, min(high + 1, end)) for low, high in visible(self._tree, member)]
+        state = fold(self._tree, self._run.input, self._run.nodes, chain.from_iterable(ranges))
+        # Only where a member is over that a retry could not reset (`Gone`) has anything come since.
+        for ordinal, patch in self._since:
+            if any(ordinal in among for among in ranges):
+                state.update(patch)
+        return in_order(state) if self._since else state

@@ -55,7 +55,8 @@ class StepSnapshot:
 
 @dataclass(slots=True)
 class RunSnapshot:
-    """A claimed run. `nodes` by ordinal; index 0 stands for the run itself and is never read."""
+    """A claimed run. `nodes` by the ordinals of `tree`, if there is one, else of the definition's; index 0 stands for
+    the run itself and is never read."""
 
     status: str
     input: Any
@@ -63,9 +64,9 @@ class RunSnapshot:
     nodes: list[NodeSnapshot]
     error: dict[str, Any] | None = None
     places: tuple[int, ...] | None = None
-    """By the definition's ordinals: those of the run's own tree, when that is another version's; else None."""
-    own_jobs: tuple[bool, ...] | None = None
-    """With `places`, by the definition's ordinals: whether the node has a job of its own in the run's own tree."""
+    """By the ordinals of `tree`: those of the run's own tree, when that is another version's; else None."""
+    tree: Tree | None = None
+    """With `places`: the definition's tree as the run has it, jobs and nodes that it alone has included."""
     last_error: str = ""
     """The job's: tells why an attempt that is still `running` at the claim was lost."""
     job_attempt: int = 0

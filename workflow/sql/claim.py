@@ -124,6 +124,16 @@ JOIN workflow_node AS n ON n.id >= x.low AND n.id <= x.high
 """
 """The rows of node id ranges: a run's nodes lie together in the primary key."""
 
+LOAD_TURNS: Final = """
+SELECT e.run_id::text, e.seq, e.name, e.node
+FROM workflow_runevent AS e
+WHERE e.run_id = ANY(%s::uuid[])
+  AND (e.node IS NOT NULL AND e.name = ANY(%s::text[]) OR e.node IS NULL AND e.name = 'resumed' AND e.data ? 'retry')
+ORDER BY e.run_id, e.seq
+"""
+"""When the nodes of these runs had their turn, and when the runs were retried. Only for runs that have nodes which newer
+code has dropped."""
+
 HEARTBEAT: Final = """
 WITH held AS MATERIALIZED (
     SELECT j.id FROM unnest(%s::uuid[], %s::uuid[]) AS x(job, token)

@@ -7,17 +7,17 @@ import logging
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from workflow import failpoints, ids, states
-from workflow.definitions import Tree, placed
+from workflow.definitions import Gone, Tree, placed
 from workflow.failures import clean_text
 from workflow.plan import NodeSnapshot, RunSnapshot
 from workflow.plan.faults import UNBEGUN, is_unbegun
+from workflow.plan.removed import TURNS, Entry, removed
 from workflow.plan.snapshot import StepSnapshot, needed
 from workflow.sql import claim as sql
 from workflow.sql import ledger as ledger_sql
-from workflow.sql.arrays import plain, texts
+from workflow.sql.arrays import plain, texts, words
 from workflow.store.openings import Key, Openings
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
@@ -191,7 +191,7 @@ class Spoilt(Misfit):
 class Leftover:
     """The job is that of a node which is over, and which the definition has no more.
 
-    `unit`, by the definition's ordinals: whose job is next above it, or comes after it; `places` as in `RunSnapshot`.
+    `unit`: whose job is next above it, or comes after it, by the ordinals that `places` is by (see `RunSnapshot`).
     """
 
     unit: int
@@ -222,16 +222,36 @@ async def snapshots(
         statements.append((ledger_sql.LOAD_UNDOABLE, (plain(back),)))
     found = await port.run(statements) if statements else []
     nodes, steps = _by_run(found[0] if low else []), _by_run(found[-1] if back else [])
+    past = await _past(port, [(run, tree) for claimed, tree in claims if (run := claimed.run)], nodes)
     return [
-        _read(c, tree, nodes.get(c.run_id or "", []), steps.get(c.run_id or "", [])) for c, tree in claims
+        _read(c, tree, nodes.get(c.run_id or "", []), steps.get(c.run_id or "", []), past.get(c.run_id or ""))
+        for c, tree in claims
     ]
 
 
-def _read(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapshot | Misfit | Leftover:
+async def _past(
+    port: Port, runs: Iterable[tuple[ClaimedRun, Tree]], nodes: dict[str, Rows]
+) -> dict[str, list[Entry]]:
+    """What tells of the trees of those of these runs that have nodes which the definition has no more."""
+    reduced = [
+        run.id
+        for run, tree in runs
+        if run.fingerprint != tree.fingerprint
+        and any(row[2] not in tree.by_path for row in nodes.get(run.id, []))
+    ]
+    if not reduced:
+        return {}
+    turns = _by_run((await port.run([(sql.LOAD_TURNS, (words(reduced), words(sorted(TURNS))))]))[0])
+    return {run_id: [Entry(*row[1:]) for row in turns.get(run_id, [])] for run_id in reduced}
+
+
+def _read(
+    claimed: Claim, tree: Tree, rows: Rows, steps: Rows, past: list[Entry] | None
+) -> RunSnapshot | Misfit | Leftover:
     """The snapshot. A run that cannot be read takes no other with it: they would all go back together, and be claimed
     together again."""
     try:
-        return _snapshot(claimed, tree, rows, steps)
+        return _snapshot(claimed, tree, rows, steps, past)
     except MemoryError:
         raise
     except Exception as error:  # JSON that is nested too deeply, a number with too many digits
@@ -246,19 +266,24 @@ def _by_run(rows: Rows) -> dict[str, Rows]:
     return by_run
 
 
-def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapshot | Misfit | Leftover:
+def _snapshot(
+    claimed: Claim, tree: Tree, rows: Rows, steps: Rows, past: list[Entry] | None
+) -> RunSnapshot | Misfit | Leftover:
     run = claimed.run
     assert run is not None
-    try:
-        matched = _match_tree(tree, rows) if run.fingerprint != tree.fingerprint else (None, None)
-    except Misfit as misfit:
-        return misfit
+    places: tuple[int, ...] | None = None
+    if run.fingerprint != tree.fingerprint:
+        try:
+            tree, places = _match_tree(tree, rows, past)
+        except Misfit as misfit:
+            return misfit
     state = json.loads(run.state)
     if not isinstance(state, dict):
         return Spoilt(f"the run's state is a JSON {_KINDS.get(type(state), 'number')}, not an object")
-    places, own_jobs = matched
-    if places is not None and own_jobs is not None and claimed.ordinal not in places:
-        return Leftover(_next_unit(placed(tree, own_jobs), rows, claimed.ordinal), places)
+    if places is not None and claimed.ordinal:
+        unit = places.index(claimed.ordinal)
+        if isinstance(tree.nodes[unit].definition, Gone):
+            return Leftover(_next_unit(tree, rows, unit), places)
     nodes = [_UNTOUCHED] * len(tree.nodes)
     for _, _, path, status, attempt, compensate_attempt, due_in, output, error, seq, outcome, _ in rows:
         node = tree.by_path.get(path)
@@ -280,22 +305,22 @@ def _snapshot(claimed: Claim, tree: Tree, rows: Rows, steps: Rows) -> RunSnapsho
         nodes=nodes,
         error=None if run.error is None else json.loads(run.error),
         places=places,
-        own_jobs=own_jobs,
+        tree=None if places is None else tree,
         job_attempt=claimed.attempt,
         seq=run.seq,
         last_error=claimed.last_error,
-        steps=_step_snapshots(steps, places),
+        steps=_step_snapshots(steps, tree, places),
     )
 
 
-def _step_snapshots(rows: Rows, places: tuple[int, ...] | None) -> list[StepSnapshot]:
+def _step_snapshots(rows: Rows, tree: Tree, places: tuple[int, ...] | None) -> list[StepSnapshot]:
     found = []
     for _, node, key, seq, attempt, failed in rows:
         ordinal = ids.ordinal_of_text(node)
         if places is not None:
-            if ordinal not in places:
-                continue  # its action is gone from the definition, and its way back with it
             ordinal = places.index(ordinal)
+            if isinstance(tree.nodes[ordinal].definition, Gone):
+                continue  # its action is gone from the definition, and its way back with it
         found.append(StepSnapshot(ordinal, key, seq, attempt, failed))
     return found
 
@@ -316,30 +341,31 @@ def misfit(tree: Tree, theirs: Container[str], live: Iterable[str]) -> str | Non
     return None
 
 
-def _match_tree(tree: Tree, rows: Rows) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Where the definition's nodes are in the run's tree, matched by path, and which have jobs of their own there.
+def _match_tree(tree: Tree, rows: Rows, past: list[Entry] | None) -> tuple[Tree, tuple[int, ...]]:
+    """The definition's tree as the run has it, matched by path: with jobs where they are in the run's own tree, and
+    with nodes that are over there and gone from the definition. And where in the run's own tree its nodes are.
 
     Raises `Misfit` where `misfit` has something to say.
     """
-    theirs = {row[2]: UUID(row[1]).int & ids.MAX_ORDINAL for row in rows}
+    theirs = {row[2]: ids.ordinal_of_text(row[1]) for row in rows}
     if (reason := misfit(tree, theirs, [row[2] for row in rows if row[3] in states.NODE_LIVE])) is not None:
         raise Misfit(reason)
     own_jobs = {row[2]: row[-1] == theirs[row[2]] for row in rows}
-    return (
-        (0, *(theirs[node.path] for node in tree.nodes[1:])),
-        (False, *(own_jobs[node.path] for node in tree.nodes[1:])),
-    )
+    kept = (False, *(own_jobs[node.path] for node in tree.nodes[1:]))
+    gone = () if past is None else removed(tree, theirs, own_jobs, past)
+    whole = placed(tree, kept, gone)
+    return whole, (0, *(theirs[node.path] for node in whole.nodes[1:]))
 
 
 def _next_unit(tree: Tree, rows: Rows, ordinal: int) -> int:
-    """Whose job goes on once that of the node at `ordinal` in the run's own tree is over; `tree` has it no more."""
-    path = next(row[2] for row in rows if ids.ordinal_of_text(row[1]) == ordinal)
-    while path not in tree.by_path:
-        path, dot, _ = path.rpartition(".")
-        if not dot:
-            live = [row[2] for row in rows if row[3] in states.NODE_LIVE]
-            return min(tree.by_path[path].ordinal for path in live if "." not in path)
-    return tree.by_path[path].unit
+    """Whose job goes on once that of this node is over, which the definition has no more."""
+    node = tree.nodes[ordinal]
+    while isinstance(node.definition, Gone):
+        if not node.parent:
+            live = {row[2] for row in rows if row[3] in states.NODE_LIVE}
+            return min(pipeline for (pipeline,) in tree.nodes[0].groups if tree.nodes[pipeline].path in live)
+        node = tree.nodes[node.parent]
+    return node.unit
 
 
 async def release(
