@@ -53,6 +53,8 @@ class Steps:
         self._phase = "compensate" if attempt.compensating else "run"
         self._used: set[str] = set()
         self._rows: dict[str, Row] | None = None
+        self.unsettled: set[str] | None = None
+        """Keys of the rows that wait, or whose bodies are at work, without sleeps; None when nobody has looked yet."""
         self.hands = Hands(attempt.signal, lambda: self.ended is not None, self._suspend, self._awrite)
         """Which steps are at work: an execution ends after them."""
         self._waits: list[Wait] = []
@@ -382,7 +384,20 @@ class Steps:
         return lease.run_id, lease.node(self._attempt.ordinal), self._phase
 
     def _take(self, rows: list[tuple[Any, ...]]) -> None:
-        self._rows = {row[0]: row_of(row) for row in rows}
+        found = {row[0]: row_of(row) for row in rows}
+        with self._lock:  # another thread may have read them too, and have gone on
+            if self._rows is None:
+                self.unsettled = set()
+                for key, row in found.items():
+                    self._note(key, row.kind, row.status)
+                self._rows = found
+
+    def _note(self, key: str, kind: str, status: str) -> None:
+        assert self.unsettled is not None
+        if status in ("running", "waiting") and kind != "sleep":
+            self.unsettled.add(key)
+        else:
+            self.unsettled.discard(key)
 
     def _found(self, key: str, kind: str) -> Row | None:
         assert self._rows is not None
@@ -437,6 +452,7 @@ class Steps:
             raise Aborted(self._attempt.signal.reason or LEASE_LOST)
 
     def _boundary(self, write: StepWrite) -> Boundary:
+        self._note(write.key, write.kind, write.status)
         return Boundary(compensating=self._attempt.compensating, steps=[write])
 
     def _step(

@@ -117,6 +117,23 @@ def test_a_boundary_is_four_statements_in_one_transaction(transactions: list[tup
 
 
 @pytest.mark.django_db(transaction=True)
+def test_an_action_that_leaves_nothing_open_in_its_ledger_closes_nothing(
+    transactions: list[tuple[str, list[str]]],
+) -> None:
+    async def steps(state: dict[str, Any], ctx: Any) -> None:
+        await ctx.step.arun("one", nothing, {})
+        await ctx.step.arun("two", nothing, {})
+
+    workflows.register(Workflow("steps", stages=[Stage("s", actions=[Action("a", steps)])]))
+    workflows.dispatch("steps", {})
+    work(concurrency=1)
+    assert completed() == 1
+    settled = [sql for name, statements in transactions if name == SETTLE for sql in statements]
+    assert settled.count(settle_sql.WRITE_STEPS) == 4
+    assert settle_sql.CLOSE_STEPS not in settled
+
+
+@pytest.mark.django_db(transaction=True)
 def test_five_queued_stages_are_as_many_commits_as_five_inline_ones(
     transactions: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,8 @@ BY_KEY = {
     "settle.PARK": settle.PARK,
     "settle.WRITE_STEPS": settle.WRITE_STEPS,
     "settle.CHECK_STEPS": settle.CHECK_STEPS,
+    "settle.CLOSE_STEPS": settle.CLOSE_STEPS,
+    "settle.CANCEL_REST": settle.CANCEL_REST,
     "settle.UPDATE_JOBS": settle.UPDATE_JOBS,
     "settle.READY_JOBS": settle.READY_JOBS,
     "settle.DELETE_JOBS": settle.DELETE_JOBS,
@@ -44,6 +46,8 @@ BY_KEY = {
     "settle.QUIET_RUNS": settle.QUIET_RUNS,
     "settle.APPLIED": settle.APPLIED,
     "claim.LOAD_NODES": claim.LOAD_NODES,
+    "claim.LOAD_TURNS": claim.LOAD_TURNS,
+    "claim.LOAD_EVENT_TYPES": claim.LOAD_EVENT_TYPES,
     "claim.HEARTBEAT": claim.HEARTBEAT,
     "claim.RELEASE": claim.RELEASE,
     "claim.DROP": claim.DROP,
@@ -71,6 +75,14 @@ def test_a_plan_made_on_empty_tables_goes_by_the_key(name: str) -> None:
     assert not [line for line in plan if any(f" {index} " in line for index in OTHERS)], "\n".join(plan)
     whole = [line for line in plan if "Seq Scan on workflow_" in line and "workflow_pausedqueue" not in line]
     assert not whole, "\n".join(plan)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_steps_that_an_event_may_concern_are_found_by_what_they_wait_for() -> None:
+    plan = plan_of(events.FIND_STEPS)
+    assert any("using workflow_step_wait " in line for line in plan), "\n".join(plan)
+    assert any("using workflow_node_pkey " in line for line in plan), "\n".join(plan)
+    assert not [line for line in plan if "Seq Scan on workflow_" in line], "\n".join(plan)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -156,6 +156,16 @@ AT_REST = {
         WHERE s.status <> 'completed' AND n.status = 'completed' AND s.phase = 'run'
           AND s.kind <> 'sleep'
     """,
+    "nothing is open in a ledger whose handler is over for good": """
+        SELECT s.run_id, n.path, s.phase, s.key, s.status FROM workflow_step AS s
+        JOIN workflow_node AS n ON n.id = s.node_id JOIN workflow_run AS r ON r.id = s.run_id
+        WHERE s.status IN ('running', 'waiting') AND s.kind <> 'sleep' AND s.phase <> 'undo'
+          AND CASE s.phase
+              WHEN 'run' THEN n.status IN ('completed', 'compensated')
+                           OR r.status IN ('completed', 'compensating', 'compensated', 'cancelled')
+              ELSE r.status <> 'compensating' OR n.status = 'compensated'
+                OR n.error ->> 'code' = 'COMPENSATION_FAILED' END
+    """,
     "in a run that is compensated every step that could be undone was, or is known not to be": """
         SELECT s.run_id, s.node_id, s.key, u.status FROM workflow_step AS s
         JOIN workflow_run AS r ON r.id = s.run_id AND r.status = 'compensated'

@@ -370,6 +370,12 @@ class Attempt:
         return self._steps
 
     @property
+    def _leaves_open(self) -> bool:
+        """Whether rows may be open in its ledger, now that its handler has returned."""
+        known = None if self._steps is None else self._steps.unsettled
+        return self.number > 1 if known is None else bool(known)  # an earlier attempt may have left some
+
+    @property
     def _ended(self) -> BaseException | None:
         """What has ended the execution inside `ctx.step`, even if the handler has caught it."""
         return None if self._steps is None else self._steps.ended
@@ -380,10 +386,12 @@ class Attempt:
         if self._ended is not None:
             raise self._ended
         if self.compensating:
-            return Completed(self.ordinal, None, None, notes=self.reports.take())
+            return Completed(
+                self.ordinal, None, None, notes=self.reports.take(), leaves_open=self._leaves_open
+            )
         where = f"{self.path} output"
         output, text = encode_output(value, self.action.output_adapter, where, self.secret_keys, self._key)
-        return Completed(self.ordinal, output, text, notes=self.reports.take())
+        return Completed(self.ordinal, output, text, notes=self.reports.take(), leaves_open=self._leaves_open)
 
     def failure(self, error: BaseException) -> Outcome:
         """The fact of an attempt that has raised. Never raises itself: nobody would hear of the attempt again."""

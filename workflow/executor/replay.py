@@ -162,7 +162,9 @@ class Replay:
     def _waited(self, key: str) -> Any:
         row = self._row(key)
         if row[1] in ("poll", "event") and row[2] == "failed":
-            raise WaitTimeout(_error(row).get("message") or f"step {key!r}: nothing in time")
+            error = _error(row)
+            if error.get("code") == WaitTimeout.code:  # else it was left behind, and had not ended
+                raise WaitTimeout(error.get("message") or f"step {key!r}: nothing in time")
         return self._settled(key, "poll" if row[1] == "poll" else "event")
 
     def _settled(self, key: str, kind: str) -> Any:

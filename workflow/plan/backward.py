@@ -15,6 +15,7 @@ from workflow import states
 from workflow.definitions import Action, Tree
 from workflow.errors import FailureCode
 from workflow.plan.boundary import (
+    BACKWARD,
     DELETE,
     RELEASE,
     Boundary,
@@ -94,7 +95,7 @@ class Undo:
                 continue  # it settled itself before the plan was made anew
             if isinstance(fact, Completed):
                 self._note(fact.notes)
-                self._undone(fact.settled)
+                self._undone(fact.settled, fact.leaves_open)
             elif isinstance(fact, Suspended):
                 return self._suspend(fact)
             elif isinstance(fact, Failed):
@@ -121,6 +122,7 @@ class Undo:
             compensating=True,
             history=[HistoryEntry(states.EVENT_ACTION_COMPENSATED, path, data)],
             changes=[Change(ordinal, COMPLETED, COMPENSATED)],
+            ledgers_over=[(ordinal, BACKWARD)] if attempt > 1 else [],
         )
 
     # --- inside ---------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ class Undo:
         capped = loss(self.run.last_error) == FailureCode.LEASE_ABSOLUTE_CAP
         return attempt >= self._limit(self._left[-1][0]) or (capped and attempt > 0)
 
-    def _undone(self, settled: bool) -> None:
+    def _undone(self, settled: bool, leaves_open: bool) -> None:
         ordinal, step = self._left[-1]
         path = self.tree.nodes[ordinal].path
         if step is not None:
@@ -194,6 +196,8 @@ class Undo:
             data = compact({"attempt": self._attempt[ordinal]})
             self._draft.say(states.EVENT_ACTION_COMPENSATED, path, data)
             self._draft.change(ordinal, COMPENSATED)
+            if leaves_open:
+                self._draft.move.boundary.ledgers_over.append((ordinal, BACKWARD))
         self._left.pop()
 
     def _failed(self, error: dict[str, Any]) -> None:
@@ -205,6 +209,7 @@ class Undo:
         self._draft.say(states.EVENT_ACTION_COMPENSATION_FAILED, path, compact(data))
         if step is None:
             self._draft.change(ordinal, COMPLETED, error=compact(error))
+            self._draft.move.boundary.ledgers_over.append((ordinal, BACKWARD))
         else:
             self._write("failed", compact(error))
         self._left.pop()

@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from workflow.plan.backward import Undo
 
+# The phases of a ledger.
+FORWARD: Final = "run"
+"""The steps of an action."""
+BACKWARD: Final = "compensate"
+"""The steps of its compensation."""
+
 # What becomes of the unit's own job.
 KEEP: Final = "keep"
 """The unit goes on under its lease."""
@@ -118,6 +124,8 @@ class Boundary:
     """Also cancels every node of the run that is still live: the run is over, or turns back."""
     history: list[HistoryEntry] = field(default_factory=list)
     steps: list[StepWrite] = field(default_factory=list)
+    ledgers_over: list[tuple[int, str]] = field(default_factory=list)
+    """Nodes and phases whose handlers are over for good, and may have left rows open in their ledgers."""
     alone: bool = False
     """Nobody else settles boundaries of this run meanwhile: the run's own stamp tells what became of this one."""
     job: str = KEEP
@@ -206,13 +214,15 @@ class Notes:
 
 @dataclass(slots=True)
 class Completed:
-    """An attempt returned. `text` is the JSON text of `output`; settled: an atomic action did it itself."""
+    """An attempt returned. `text` is the JSON text of `output`; settled: an atomic action did it itself. `leaves_open`:
+    its ledger may have rows that wait, or whose bodies were at work: nobody comes back to them."""
 
     ordinal: int
     output: Any
     text: str | None
     settled: bool = False
     notes: Notes | None = None
+    leaves_open: bool = False
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from workflow.definitions import Action, Stage, Tree
 from workflow.errors import FailureCode
 from workflow.plan.boundary import (
     AWAIT,
+    FORWARD,
     RELEASE,
     Answered,
     Ask,
@@ -136,6 +137,7 @@ class Unit(Settling):
             patch=None if patch is None else text if patch is output else compact(patch),
             history=[HistoryEntry(states.EVENT_ACTION_COMPLETED, node.path, f'{{"attempt":{attempt}}}')],
             changes=[Change(ordinal, RUNNING, COMPLETED, output=text, error=stale, event=1)],
+            ledgers_over=[(ordinal, FORWARD)] if attempt > 1 else [],
         )
 
     # --- facts ----------------------------------------------------------------------------------
@@ -159,6 +161,8 @@ class Unit(Settling):
             case Completed():
                 self._order.ended(ordinal)
                 self._draft.note(ordinal, fact.notes)
+                if fact.leaves_open:
+                    self._draft.move.boundary.ledgers_over.append((ordinal, FORWARD))
                 if self.tree.nodes[ordinal].kind == ACTION:
                     self._complete(ordinal, fact.output, fact.text)
                 else:

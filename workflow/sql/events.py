@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from workflow.sql.ledger import AWAITED
+
 QUEUE: Final = "'#events'"
 PRIORITY: Final = "1000"
 """Of deliveries and checks, as SQL: `states.EVENTS_QUEUE`, which every worker serves and nobody can pause."""
@@ -20,14 +22,15 @@ ORDER BY 1 LIMIT %s
 """
 """A page of the parked waits that these events may concern, before any lock."""
 
-FIND_STEPS: Final = """
+FIND_STEPS: Final = f"""
 SELECT DISTINCT s.id::text, s.run_id::text
 FROM workflow_event AS e
 JOIN workflow_step AS s ON s.wait_event = e.type AND (s.wait_correlation IS NULL OR s.wait_correlation = e.correlation)
-WHERE e.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.id > %s::uuid
+JOIN workflow_node AS n ON n.id = s.node_id
+WHERE e.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.id > %s::uuid AND {AWAITED}
 ORDER BY 1 LIMIT %s
 """
-"""The same for durable steps that wait for an event."""
+"""The same for durable steps that wait for an event, and whose handlers are not over."""
 
 WAITS: Final = """
 SELECT n.id::text, n.run_id::text FROM workflow_node AS n
@@ -307,7 +310,7 @@ WITH matched AS MATERIALIZED (
     CROSS JOIN LATERAL (
 {_candidate("s")}
     ) AS e
-    WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND (s.wait_event IS NOT NULL)::int = 1
+    WHERE s.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND (s.wait_event IS NOT NULL)::int = 1 AND {AWAITED}
 ), x AS MATERIALIZED (
     SELECT DISTINCT ON (m.run_id, CASE WHEN m.wait_correlation IS NULL THEN m.id ELSE m.event END)
            m.*, CASE WHEN m.phase = 'compensate' THEN m.run_id
@@ -334,7 +337,8 @@ SELECT x.run_id::text, pg_notify('workflow_job', ''),
 FROM x LEFT JOIN woken AS w ON w.run_id = x.run_id AND w.node_id = x.job_node
 """
 """The same for ledger rows: the row is settled with the payload, and its suspended handler is due. A unit that is at
-work, with a mate of that handler, is told to look."""
+work, with a mate of that handler, is told to look. Guard: the handler is not over, else it would take the event from a
+later wait."""
 
 STEPS_IN_TIME: Final = f"""
 WITH x AS MATERIALIZED (

@@ -22,10 +22,20 @@ ORDER BY s.completed_seq, s.finished_at, s.key
 """
 """The steps of these runs that a walk back is to undo, or could not, in the order in which they were completed."""
 
-INTERRUPTED: Final = """status = 'failed', finished_at = now(), lease_token = NULL, lease_until = NULL,
+_CUT_SHORT: Final = """status = 'failed', finished_at = now(), lease_token = NULL, lease_until = NULL,
         next_poll_at = NULL, wait_event = NULL, wait_correlation = NULL,
-        error = jsonb_build_object('code', 'ACTION_FAILED', 'message', 'the run was over before this step was')"""
+        error = jsonb_build_object('code', 'ACTION_FAILED', 'message', 'the {} was over before this step was')"""
+
+INTERRUPTED: Final = _CUT_SHORT.format("run")
 """Set on rows whose body can store nothing any more: the lease that it worked under is gone."""
+
+LEFT_BEHIND: Final = _CUT_SHORT.format("action")
+"""Set on rows that their handler has left behind: nobody comes back to them."""
+
+AWAITED: Final = """CASE s.phase WHEN 'run' THEN n.status IN ('pending', 'running', 'waiting')
+          ELSE n.status = 'completed' AND n.error ->> 'code' IS DISTINCT FROM 'COMPENSATION_FAILED' END"""
+"""The handler of the node `n` of the ledger row `s`, or that one's compensation, is not over for good: it may come back
+to the row. Where an action has failed for good only a retry brings it back, and then its handler looks for events."""
 
 SUSPENDED: Final = """s.status = 'waiting' AND s.kind IN ('event', 'poll')
       AND CASE s.phase WHEN 'run' THEN n.status = 'waiting' ELSE n.status = 'completed' AND n.due_at IS NOT NULL END"""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from workflow.sql import claim, events
-from workflow.sql.ledger import INTERRUPTED
+from workflow.sql.ledger import INTERRUPTED, LEFT_BEHIND
 
 _LIVE: Final = "('pending', 'running', 'waiting')"
 
@@ -103,12 +103,14 @@ undoes the whole batch; settled piece by piece, only the boundary that no longer
 
 CANCEL_REST: Final = f"""
 WITH ended AS MATERIALIZED (
-    SELECT r.id FROM unnest(%s::uuid[], %s::uuid[]) AS x(boundary, run)
+    SELECT r.id, r.status FROM unnest(%s::uuid[], %s::uuid[]) AS x(boundary, run)
     JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
 ), step AS (
     UPDATE workflow_step AS s
     SET {INTERRUPTED}
-    FROM ended WHERE s.run_id = ended.id AND s.status = 'running'
+    FROM ended
+    WHERE s.run_id = ended.id AND s.kind <> 'sleep'
+      AND (s.status = 'running' OR (s.status = 'waiting' AND ended.status = 'compensating'))
 )
 UPDATE workflow_node AS n
 SET status = 'cancelled', finished_at = now(), due_at = NULL,
@@ -116,7 +118,7 @@ SET status = 'cancelled', finished_at = now(), due_at = NULL,
 FROM ended WHERE n.run_id = ended.id AND n.status IN {_LIVE}
 """
 """Touches the nodes that are still live when a run is over or turns back, and the steps whose bodies were at work. What
-the ledger waits for stays: after a retry the wait goes on.
+the ledger of a run that failed waits for stays: after a retry the wait goes on. One that turns back cannot be retried.
 """
 
 DELETE_REST: Final = """
@@ -186,6 +188,17 @@ WHERE s.status <> 'completed'
 """Ledger rows. Guard: one that is settled stays as it is. A deadline is fixed when a step first parks; a step
 that failed and is opened again by a retry gets a new one. One that can be undone keeps where in the run's history
 it was completed: with `finished_at`, which tells steps of one transaction apart, its place in the walk back."""
+
+CLOSE_STEPS: Final = f"""
+UPDATE workflow_step AS s
+SET {LEFT_BEHIND}
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[]) AS x(boundary, run, node, phase)
+JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+WHERE s.run_id = x.run AND s.node_id = x.node AND s.phase = x.phase
+  AND s.status IN ('running', 'waiting') AND s.kind <> 'sleep'
+"""
+"""Touches what is open in the ledger of an action, or of a compensation, that is over for good. Asked only where
+something may be open."""
 
 UPDATE_JOBS: Final = """
 UPDATE workflow_job AS j

@@ -119,6 +119,7 @@ def statements(
         _nodes,
         _history,
         _steps,
+        _ended_steps,
         _rest,
         _parks,
         partial(_own_jobs, beside=beside),
@@ -246,6 +247,19 @@ def _in_time(rows: Sequence[tuple[Settlement, StepWrite]]) -> list[Statement]:
         texts([step.key for _, step in late]),
     )
     return [(events_sql.STEPS_IN_TIME, parameters)]
+
+
+def _ended_steps(batch: Sequence[Settlement]) -> list[Statement]:
+    rows = [(s, ordinal, phase) for s in batch for ordinal, phase in s.boundary.ledgers_over]
+    if not rows:
+        return []
+    parameters = (
+        words([s.id for s, _, _ in rows]),
+        words([s.lease.run_id for s, _, _ in rows]),
+        words([s.lease.node(ordinal) for s, ordinal, _ in rows]),
+        words([phase for _, _, phase in rows]),
+    )
+    return [(sql.CLOSE_STEPS, parameters)]
 
 
 def _rest(batch: Sequence[Settlement]) -> list[Statement]:
