@@ -26,6 +26,10 @@ class Host(Protocol):
     secret_keys: frozenset[str]
     signal: Signal
 
+    def runs_in(self, thread: int) -> bool:
+        """Whether the handler itself is at work in the thread with this ident, and no helper of its own."""
+        ...
+
     def settle(self, boundary: Boundary) -> bool:
         """False when the lease is gone."""
         ...

@@ -14,7 +14,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -31,10 +30,9 @@ from workflow.plan import Boundary, StepWrite, compact
 from workflow.plan.waits import correlation_of, missed, published_text
 from workflow.signals import LEASE_LOST
 from workflow.sql import ledger as sql
-from workflow.times import FOR_EVER
+from workflow.times import FOR_EVER, Seconds, checked_seconds, checked_wait
 
 T = TypeVar("T")
-Seconds = float | timedelta
 
 NAMES = {"run": "run", "sleep": "sleep", "poll": "wait_for", "event": "wait_event"}
 """What each kind of ledger row is called as a method."""
@@ -155,7 +153,7 @@ class Steps:
                 raise ValueError(f"step {key!r}: compensate= in a compensation, which nothing undoes")
         if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1_000_000:
             raise ValueError(f"attempts is a number from 1 to 1,000,000, not {attempts!r}")
-        return _check_seconds("lease", lease, zero=False)
+        return checked_seconds("lease", lease, zero=False)
 
     def _encode(self, key: str, value: Any) -> tuple[Any, str]:
         """A step's result as it is kept, and as every replay gives it. Raises `PayloadInvalid`."""
@@ -168,13 +166,13 @@ class Steps:
         """Lets so many seconds (or a `timedelta`) pass, without a slot, a thread or a lease; the end is fixed when
         it begins.
         """
-        seconds = _check_seconds("seconds", seconds, zero=True)
+        seconds = checked_seconds("seconds", seconds, zero=True)
         with self.hands():
             self._slept(key, self._open(key, "sleep"), seconds)
 
     async def asleep(self, key: str, seconds: Seconds) -> None:
         """`sleep`, for `async` handlers."""
-        seconds = _check_seconds("seconds", seconds, zero=True)
+        seconds = checked_seconds("seconds", seconds, zero=True)
         async with self.hands():
             self._slept(key, await self._aopen(key, "sleep"), seconds)
 
@@ -193,7 +191,7 @@ class Steps:
         Asked every `interval`, by one poller at a time; after `timeout` (None: never) `WaitTimeout` is raised.
         Both are seconds or a `timedelta`. An exception of `poll` is the handler's.
         """
-        interval, timeout = _check_wait(interval, timeout)
+        interval, timeout = checked_wait(interval, timeout)
         with self.hands():
             row = self._open(key, "poll")
             if row is not None and row.status == "completed":
@@ -209,7 +207,7 @@ class Steps:
         timeout: Seconds | None = 86_400,
     ) -> T:
         """`wait_for`, for `async` handlers; `poll` may be `async` or plain."""
-        interval, timeout = _check_wait(interval, timeout)
+        interval, timeout = checked_wait(interval, timeout)
         async with self.hands():
             row = await self._aopen(key, "poll")
             if row is not None and row.status == "completed":
@@ -264,7 +262,7 @@ class Steps:
         `correlate` is a key of the state or a function of it, as for a wait stage. After `timeout`, seconds or a
         `timedelta` (None: never), `WaitTimeout` is raised.
         """
-        _, timeout = _check_wait(1, timeout)
+        _, timeout = checked_wait(1, timeout)
         with self.hands():
             row = self._open(key, "event")
             if row is not None and row.status == "completed":
@@ -284,7 +282,7 @@ class Steps:
         timeout: Seconds | None = 86_400,
     ) -> Any:
         """`wait_event`, for `async` handlers."""
-        _, timeout = _check_wait(1, timeout)
+        _, timeout = checked_wait(1, timeout)
         async with self.hands():
             row = await self._aopen(key, "event")
             if row is not None and row.status == "completed":
@@ -429,12 +427,12 @@ class Steps:
             raise self._reused(f"step {key!r} is used twice in one execution of {self._attempt.path}")
 
     def _may_still_park(self, kind: str) -> bool:
-        """Whether a wait is written with the one that has suspended the handler: it is another thread's."""
-        return (
-            isinstance(self.ended, Suspend)
-            and kind in ("sleep", "event")
-            and threading.get_ident() != self._parked_by
-        )
+        """Whether a wait is written with the one that has suspended the handler: it is another thread's, or other work
+        of a pool's thread that has parked before. The handler's own thread gets here only if it has caught that.
+        """
+        here = threading.get_ident()
+        swallowed = here == self._parked_by and self._attempt.runs_in(here)
+        return isinstance(self.ended, Suspend) and kind in ("sleep", "event") and not swallowed
 
     def _left(self, row: Row | None, timeout: float | None) -> float:
         if row is not None and row.deadline is not None:
@@ -485,19 +483,3 @@ def _on_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _check_seconds(name: str, value: Seconds, *, zero: bool) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is a number of seconds or a timedelta, not {value!r}")
-    if not 0 <= value <= FOR_EVER or (value == 0 and not zero):  # NaN is not
-        bounds = f"from 0 to {FOR_EVER:,.0f}" if zero else f"above 0, up to {FOR_EVER:,.0f}"
-        raise ValueError(f"{name} is a number of seconds {bounds}, not {value!r}")
-    return float(value)
-
-
-def _check_wait(interval: Seconds, timeout: Seconds | None) -> tuple[float, float | None]:
-    seconds = _check_seconds("interval", interval, zero=False)
-    return seconds, None if timeout is None else _check_seconds("timeout", timeout, zero=False)

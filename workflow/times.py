@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -15,6 +15,26 @@ Model = TypeVar("Model", bound=BaseModel)
 
 FOR_EVER: Final = 10 * 365.25 * 86_400
 """Seconds: the longest that anything waits. What has no end is looked at again after that."""
+
+Seconds = float | timedelta
+
+
+def checked_seconds(name: str, value: Seconds, *, zero: bool) -> float:
+    """As a number; `zero`: whether it may be 0. Raises `TypeError` or `ValueError`, which call it by its `name`."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is a number of seconds or a timedelta, not {value!r}")
+    if not 0 <= value <= FOR_EVER or (value == 0 and not zero):  # NaN is not
+        bounds = f"from 0 to {FOR_EVER:,.0f}" if zero else f"above 0, up to {FOR_EVER:,.0f}"
+        raise ValueError(f"{name} is a number of seconds {bounds}, not {value!r}")
+    return float(value)
+
+
+def checked_wait(interval: Seconds, timeout: Seconds | None) -> tuple[float, float | None]:
+    """The same for both of a wait."""
+    seconds = checked_seconds("interval", interval, zero=False)
+    return seconds, None if timeout is None else checked_seconds("timeout", timeout, zero=False)
 
 
 def aware(at: datetime, using: str) -> datetime:

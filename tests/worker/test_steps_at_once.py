@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -263,9 +264,12 @@ def test_a_body_in_another_thread_is_not_called_again_while_it_is_at_work() -> N
     assert handle.status().run.status == "completed"
 
 
-def test_waits_in_several_threads_are_parked_together() -> None:
+@pytest.mark.parametrize("threads", [2, 1])
+def test_waits_in_the_threads_of_a_pool_are_parked_together(threads: int) -> None:
+    """Also those that one of its threads comes to, one after another."""
+
     def handler(state: dict[str, Any], ctx: Any) -> None:
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             waits = [pool.submit(ctx.step.wait_event, key, key) for key in ("x", "y")]
         got.append([wait.result() for wait in waits])
 
@@ -278,6 +282,16 @@ def test_waits_in_several_threads_are_parked_together() -> None:
     work_on(handle, publish)
     assert got == [["x", "y"]]
     assert handle.status().run.status == "completed"
+
+
+def test_a_wait_after_one_that_the_handler_has_caught_is_not_parked() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        with suppress(BaseException):
+            ctx.step.wait_event("x", "x")
+        ctx.step.wait_event("y", "y")
+
+    drain(started(handler).run_id)
+    assert set(Step.objects.values_list("key", "status")) == {("x", "waiting")}
 
 
 @pytest.mark.parametrize("first", ["bad", "nap", "work"])

@@ -239,7 +239,7 @@ class Attempt:
                 own.require_whole()
                 fact = self._conclude(value)
                 boundary = self._checkpoint(self.ordinal, fact.output, fact.text, self.number)
-                _prepend(boundary, fact.notes)
+                boundary.lead_with(fact.notes)
                 settlement = Settlement(self.lease, boundary)
                 if own.outermost:
                     limit_idleness(using)
@@ -454,6 +454,10 @@ class Attempt:
 
     # --- for durable steps ----------------------------------------------------------------------
 
+    def runs_in(self, thread: int) -> bool:
+        """Whether the handler itself is at work in the thread with this ident; an `async` one is on the loop's."""
+        return self.is_async or self.user_code.is_in(thread)
+
     def settle(self, boundary: Boundary) -> bool:
         """Settles a boundary of this attempt's own; False when the lease is gone."""
         self._note_steps(boundary)
@@ -490,14 +494,3 @@ class Attempt:
                 pause = until_read_again(error, failures)
             await asyncio.sleep(pause)
             self.signal.raise_if_aborted()
-
-
-def _prepend(boundary: Boundary, notes: Notes | None) -> None:
-    """Puts a handler's notes before the entry that completes it."""
-    if notes is None:
-        return
-    boundary.history[:0] = notes.entries
-    for change in boundary.changes:
-        if change.event is not None:
-            change.event += len(notes.entries)
-        change.progress = notes.progress

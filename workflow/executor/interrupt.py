@@ -45,6 +45,10 @@ class UserCode:
             except TimedOut:
                 continue  # delivered while we were leaving: the mark still has to be taken away
 
+    def is_in(self, thread: int) -> bool:
+        """Whether it is in the thread with this ident that the call is made."""
+        return self._thread == thread
+
     def interrupt(self) -> bool:
         """Raises `TimedOut` in the thread if it is in user code now; False if it is not.
 

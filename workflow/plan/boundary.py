@@ -142,6 +142,16 @@ class Boundary:
     awaited: list[tuple[int, ...]] = field(default_factory=list)
     """Sets of nodes; the unit is due at once when one of them has settled as a whole."""
 
+    def lead_with(self, notes: Notes | None) -> None:
+        """Puts a handler's notes before the entry that completes it."""
+        if notes is None:
+            return
+        self.history[:0] = notes.entries
+        for change in self.changes:
+            if change.event is not None:
+                change.event += len(notes.entries)
+            change.progress = notes.progress
+
     @property
     def empty(self) -> bool:
         return not (
