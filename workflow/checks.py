@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from typing import Any, Final
 
 from django.apps import apps
-from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  Django's name for it
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004  Django's name for it
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, router
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
@@ -155,17 +155,34 @@ def check_unserved(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
     databases alone then, yet ``check --deploy`` is where whoever deploys looks, and a build that has no
     database must pass.
     """
-    asked = bool(databases)
     if check_settings() or check_database() or (databases and conf.DATABASE not in databases):
         return []
+    if databases and not _are_all(databases):
+        return _found(conf.DATABASE)
     try:
-        return _look(conf.DATABASE, asked)
-    except Exception as error:
-        # Not only DatabaseError: test runners forbid connections with exceptions of their own.
-        if not asked:
-            return []
-        if not isinstance(error, DatabaseError):
-            raise
+        return _look(conf.DATABASE, asked=False)
+    except Exception:
+        return []  # not only DatabaseError: test runners forbid connections with exceptions of their own
+
+
+@register(Tags.database, deploy=True)
+def check_all_databases(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """``workflow.W002`` where all databases were asked for. From Django 6.1 on a check is given all of them without
+    ``--database`` too; but one with this tag is run only with it.
+    """
+    if check_settings() or check_database() or not databases or not _are_all(databases):
+        return []
+    return [message for message in _found(conf.DATABASE) if message.id == "workflow.W002"]
+
+
+def _are_all(databases: Sequence[str]) -> bool:
+    return set(databases) == set(connections)
+
+
+def _found(alias: str) -> list[CheckMessage]:
+    try:
+        return _look(alias, asked=True)
+    except DatabaseError as error:
         reason = " ".join(str(error).split())
         return [Warning(f"Could not look for runs that no live worker serves: {reason}", id="workflow.W002")]
 

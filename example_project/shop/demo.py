@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -63,6 +64,9 @@ class Demo:
     number_of_workers: int = 2
     limit: float = 120.0  # seconds
     kill: bool = True
+    heed: Callable[[], None] = lambda: (
+        None
+    )  # called at each look: raises when the demo has been told to leave
     orders_by_run: dict[UUID, tuple[str, str]] = field(default_factory=dict)  # run: (order's id, its kind)
     statuses: dict[UUID, str] = field(default_factory=dict)
     orphans: set[UUID] = field(default_factory=set)  # runs that the killed worker had in its hands
@@ -78,6 +82,7 @@ class Demo:
             self._start_worker()
         self._dispatch(prefix)
         while True:
+            self.heed()
             self._world_moves()
             sight = self._look()
             self.screen.show(sight)

@@ -111,6 +111,26 @@ def test_what_an_interruption_makes_of_the_connection_is_no_failure_of_the_demo(
         fails(interrupted=False)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_that_is_lost_in_a_finaliser_is_heard_at_the_next_look() -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    reached: list[bool] = []
+
+    def lost() -> None:
+        with leaving_on_signals() as heed:
+            heed()
+            Finalised()
+            reached.append(True)
+            heed()
+
+    with pytest.raises(KeyboardInterrupt):
+        lost()
+    assert reached
+
+
 def test_only_one_demo_runs_at_a_time(manage: Manage) -> None:
     first = manage("shop_demo")
     read_until(first, "orders placed")

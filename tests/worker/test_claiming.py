@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
 
@@ -252,7 +253,8 @@ def test_one_job_that_cannot_be_taken_up_keeps_no_other_from_its_turn(workers: L
 def test_a_run_that_cannot_be_read_ends_and_keeps_no_other_from_its_turn(
     workers: Launcher, value: str
 ) -> None:
-    """JSON that PostgreSQL takes and Python does not."""
+    """JSON that PostgreSQL takes and Python does not; later versions read what is nested so deeply, and then it is the
+    attempt that fails."""
     handles = [dispatch("plain") for _ in range(5)]
     with connection.cursor() as cursor:
         cursor.execute(
@@ -262,14 +264,14 @@ def test_a_run_that_cannot_be_read_ends_and_keeps_no_other_from_its_turn(
     workers.start()
     finished(*handles)
     found = dict(Run.objects.values_list("id", "status"))
-    assert [found[handle.run_id] for handle in handles] == [
-        *[states.COMPLETED] * 2,
-        states.FAILED,
-        *[states.COMPLETED] * 2,
-    ]
+    assert {found[handle.run_id] for handle in handles if handle is not handles[2]} == {states.COMPLETED}
     error = Run.objects.values_list("error", flat=True).get(pk=handles[2].run_id)
-    assert error["code"] == FailureCode.STUCK_RUN_REAPED
-    assert "cannot be read" in error["message"]
+    if found[handles[2].run_id] == states.FAILED:
+        assert error["code"] == FailureCode.STUCK_RUN_REAPED
+        assert "cannot be read" in error["message"]
+    else:
+        assert sys.version_info >= (3, 12)
+        assert (found[handles[2].run_id], error["type"]) == (states.COMPENSATED, "RecursionError")
     assert not Job.objects.exists()
 
 

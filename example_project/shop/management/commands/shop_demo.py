@@ -7,7 +7,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -44,12 +44,11 @@ class Command(BaseCommand):
         console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140, highlight=False)
         screen = LiveScreen(console) if console.is_terminal else PlainScreen(console)
         try:
-            with leaving_on_signals(), only_one_at_a_time():
+            with leaving_on_signals() as heed, only_one_at_a_time():
                 # Their own queue, and the default one: that is where published events are handed out.
                 with Workers("--queue", QUEUE, "default", workflow_settings=QUICK_LEASES) as workers, screen:
-                    demo = Demo(
-                        workers, screen, options["workers"], options["limit"], kill=not options["no_kill"]
-                    )
+                    kill = not options["no_kill"]
+                    demo = Demo(workers, screen, options["workers"], options["limit"], kill=kill, heed=heed)
                     demo.run(prefix=secrets.token_hex(2).upper())
                 self.report(console, demo)
         except DemoFailed as error:
@@ -109,11 +108,12 @@ def only_one_at_a_time() -> Iterator[None]:
 
 
 @contextmanager
-def leaving_on_signals() -> Iterator[None]:
+def leaving_on_signals() -> Iterator[Callable[[], None]]:
     """SIGTERM and SIGHUP end this process as Ctrl-C does, so that no worker is left behind.
 
     One that comes in the middle of a statement leaves the connection in no state for the next one. What is raised then
-    on the way out is no failure of the demo's.
+    on the way out is no failure of the demo's. And one that comes while an object is being finalised is heard by
+    nobody: what is yielded raises it once more, to be called now and then.
     """
     told = False
 
@@ -122,11 +122,15 @@ def leaving_on_signals() -> Iterator[None]:
         told = True
         raise KeyboardInterrupt
 
+    def heed() -> None:
+        if told:
+            raise KeyboardInterrupt
+
     before = {
         number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
-        yield
+        yield heed
     except Exception as error:
         if told:
             raise KeyboardInterrupt from error
