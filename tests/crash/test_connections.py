@@ -48,7 +48,7 @@ def test_connections_that_were_cut_while_idle_cost_no_attempt(workers: Launcher)
         assert [status(handle) for handle in handles] == [states.COMPLETED] * 24
         assert set(Node.objects.filter(kind="action").values_list("attempt", flat=True)) == {1}
         assert terminate(sessions()) > 5
-        eventually(lambda: not set(sessions("application_name = 'worker'")))
+        eventually(lambda: not set(sessions("application_name = 'worker'")), what=worker.said)
     assert worker.stop() == 0
     invariants.check(exact=True)
 
