@@ -47,8 +47,10 @@ def test_connections_that_were_cut_while_idle_cost_no_attempt(workers: Launcher)
         finished(*handles)
         assert [status(handle) for handle in handles] == [states.COMPLETED] * 24
         assert set(Node.objects.filter(kind="action").values_list("attempt", flat=True)) == {1}
-        assert terminate(sessions()) > 5
-        eventually(lambda: not set(sessions("application_name = 'worker'")), what=worker.said)
+        cut = sessions()
+        assert terminate(cut) > 5
+        # These are gone; the engine's own may be back by then, under other pids.
+        eventually(lambda cut=cut: not {*cut} & {*sessions()})
     assert worker.stop() == 0
     invariants.check(exact=True)
 
