@@ -27,7 +27,7 @@ class States:
         self._run = run
         self._layout = layout(tree)
         self._since: list[tuple[int, dict[str, Any]]] = []
-        """What was merged since the claim, in order: the nodes of the snapshot do not have it."""
+        """Of a run of another version: what was merged since the claim, in order, which the snapshot's nodes lack."""
         home = self._layout.branch[unit]
         self._by_branch = {home: self._caught_up(unit) if home == 0 else self._fold(home)}
         self._own: set[int] = set()
@@ -62,7 +62,9 @@ class States:
 
     def merge(self, ordinal: int, patch: dict[str, Any]) -> None:
         """Adds an output to the node's branch and to those that its branch lies in."""
-        self._since.append((ordinal, patch))
+        # Else nothing is ever folded that has come since, and the outputs would be kept for nothing.
+        if self._run.tree is not None:
+            self._since.append((ordinal, patch))
         branch = self._layout.branch[ordinal]
         while True:
             state = self._by_branch.get(branch)
