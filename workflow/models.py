@@ -154,6 +154,9 @@ class Node(models.Model):
     `unit` is the ordinal of the nearest ancestor, or itself, that has a job of its own: whoever
     resolves a wait knows from it which job to wake, without the definition at hand.
 
+    `beside` is the ordinal of the first member of the parallel group that it runs in, NULL for one that has its turn
+    alone. The definition says so too, as long as it has the node: code that has dropped it goes by this.
+
     `completed_seq` is the number of the history entry that completed it: the order in which
     outputs were merged, and the reverse of the order of compensation. A node that has failed has the
     number of the entry that says so: of several that failed, the first is the one whose error counts.
@@ -167,6 +170,7 @@ class Node(models.Model):
     run = models.ForeignKey(Run, models.CASCADE, db_constraint=False, related_name="nodes")
     path = models.TextField()
     unit = models.IntegerField()
+    beside = models.IntegerField(null=True)
     kind = models.CharField(max_length=8, choices=_choices(states.NODE_KINDS))
     status = models.CharField(
         max_length=12,

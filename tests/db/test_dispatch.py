@@ -24,6 +24,7 @@ from workflow import (
     WorkflowInvalid,
     WorkflowUnknown,
     ids,
+    parallel,
     workflows,
 )
 from workflow.models import Event, Job, Node, Run
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.django_db
 def test_a_database_that_was_not_migrated_is_told_as_that() -> None:
     missing = r"is missing from the database: run manage.py migrate$"
     with connection.cursor() as cursor:
-        cursor.execute("ALTER FUNCTION workflow_dispatch_1 RENAME TO workflow_dispatch_away")
+        cursor.execute("ALTER FUNCTION workflow_dispatch_2 RENAME TO workflow_dispatch_away")
     with pytest.raises(ProgrammingError, match=missing), transaction.atomic():
         workflows.dispatch(ORDER, {"order_id": "o-1"})
 
@@ -64,6 +65,24 @@ def test_a_run_its_whole_tree_and_one_job_are_there_at_once() -> None:
     assert (job.kind, job.run_id, job.node_id) == ("unit", run.id, ids.node_id(run.id, 1))
     assert (job.queue, job.priority, job.attempt, job.lease_token) == ("default", 0, 0, None)
     assert rows.due(job)
+
+
+def test_the_nodes_say_beside_which_others_they_run() -> None:
+    """Of one run and of many: code that has dropped some of them knows it from nowhere else."""
+    mates = parallel(act("b"), act("c", via="queue"))
+    last = parallel(Stage("t", actions=[act("e")]), Stage("u", run=nothing))
+    groups = Workflow("groups", stages=[Stage("s", actions=[act("a"), mates, act("d")]), last])
+    workflows.dispatch(groups)
+    workflows.dispatch_many(groups, [{}, {}])
+    found = list(Node.objects.order_by("run_id", "id").values_list("path", "beside"))
+    place = {path: ordinal for ordinal, (path, _) in enumerate(found[: len(groups.tree.nodes) - 1], 1)}
+    first = {
+        "groups.s.b": "groups.s.b",
+        "groups.s.c": "groups.s.b",
+        "groups.t": "groups.t",
+        "groups.u": "groups.t",
+    }
+    assert found == [(path, place.get(first.get(path, ""))) for path in place] * 3
 
 
 def test_a_name_is_enough_for_what_is_registered() -> None:

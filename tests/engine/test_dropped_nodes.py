@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 from pydantic import BaseModel
 
 from workflow import Action, Fatal, Pipeline, Stage, WaitFor, Workflow, parallel, workflows
 from workflow.definitions import Parallel
+from workflow.models import Job, Node
 from workflow.registry import registry
 from workflow.results import RunStatus
 from workflow.testing import advance, drain
@@ -143,6 +146,25 @@ def test_members_of_a_group_do_not_read_a_mate_that_was_dropped(mates: int, via:
     others = {f"c{n}": 1 for n in range(1, mates + 1)}
     assert [seen[name] for name in others] == [[{"a": 1, "i": 1}]] * mates
     assert seen["z"] == [{"a": 1, "b": 1, "i": 1, **others}]
+
+
+def test_a_mate_that_was_over_before_the_other_began_was_one_all_the_same() -> None:
+    def pause(state: dict[str, Any]) -> None:
+        workflows.pause_queue("default")
+
+    left = nap("c", via="queue")
+    group = stage("p", parallel(see("b", via="queue"), left))
+    handle = begun(stage("a", see("a"), Action("pause", pause)), group, LAST)
+    mine = Job.objects.filter(node_id=Node.objects.get(path="w.p.c").id)
+    assert mine.update(available_at=F("available_at") + timedelta(hours=1)) == 1
+    workflows.resume_queue("default")
+    drain(handle.run_id)
+    assert "c" not in seen
+    mine.update(available_at=F("available_at") - timedelta(hours=1))
+    drain(handle.run_id)
+    release(2, stage("a", see("a")), stage("p", left), LAST)
+    goes_on(handle)
+    assert (seen["c"], seen["z"]) == ([{"a": 1, "i": 1}], [{"a": 1, "b": 1, "c": 1, "i": 1}])
 
 
 @pytest.mark.parametrize("via", ["inline", "queue"])

@@ -96,8 +96,9 @@ def test_workers_go_on_while_migrations_are_applied_and_taken_back(
     worker = workers_there.start()
     handles = []
     for _ in range(3):
+        # Dispatching calls the function of the last one, and so this is work for the time at the other one too.
+        handles += [dispatch("pair", {"pair.s.a": ["sleep:0.2"]}) for _ in range(100)]
         for name in (FIRST_IN_USE, names()[-1]):
-            handles += [dispatch("pair") for _ in range(30)]
             eventually(lambda: Run.objects.filter(status=states.RUNNING).exists())
             migrate(name)  # in the middle of their boundaries
     finished(*handles)

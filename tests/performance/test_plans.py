@@ -46,7 +46,7 @@ BY_KEY = {
     "settle.QUIET_RUNS": settle.QUIET_RUNS,
     "settle.APPLIED": settle.APPLIED,
     "claim.LOAD_NODES": claim.LOAD_NODES,
-    "claim.LOAD_TURNS": claim.LOAD_TURNS,
+    "claim.LOAD_GROUPS": claim.LOAD_GROUPS,
     "claim.HEARTBEAT": claim.HEARTBEAT,
     "claim.RELEASE": claim.RELEASE,
     "claim.DROP": claim.DROP,

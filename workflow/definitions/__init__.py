@@ -10,7 +10,7 @@ from workflow.definitions.handlers import Handler
 from workflow.definitions.pipelines import Pipeline, Workflow
 from workflow.definitions.rules import Definition
 from workflow.definitions.stages import Stage, WaitFor
-from workflow.definitions.trees import Gone, Tree, TreeNode, placed
+from workflow.definitions.trees import Gone, Tree, TreeNode, beside, placed
 
 __all__ = [
     "Action",
@@ -25,6 +25,7 @@ __all__ = [
     "WaitFor",
     "Workflow",
     "action",
+    "beside",
     "parallel",
     "placed",
 ]

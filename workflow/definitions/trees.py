@@ -89,6 +89,15 @@ def compile_tree(workflow: Workflow) -> Tree:
     )
 
 
+def beside(tree: Tree) -> list[int | None]:
+    """By ordinal: the first member of the parallel group that a node runs in, None for one that has its turn alone."""
+    first: list[int | None] = [None] * len(tree.nodes)
+    for group in (group for node in tree.nodes for group in node.groups if len(group) > 1):
+        for member in group:
+            first[member] = group[0]
+    return first
+
+
 @lru_cache(maxsize=128)
 def placed(tree: Tree, own_jobs: tuple[bool, ...], gone: tuple[Gone, ...] = ()) -> Tree:
     """The tree as a run of another version has it. ``own_jobs`` by ordinal: with jobs where the run has them, since its

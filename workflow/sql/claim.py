@@ -124,15 +124,13 @@ JOIN workflow_node AS n ON n.id >= x.low AND n.id <= x.high
 """
 """The rows of node id ranges: a run's nodes lie together in the primary key."""
 
-LOAD_TURNS: Final = """
-SELECT e.run_id::text, e.seq, e.name, e.node
-FROM workflow_runevent AS e
-WHERE e.run_id = ANY(%s::uuid[])
-  AND (e.node IS NOT NULL AND e.name = ANY(%s::text[]) OR e.node IS NULL AND e.name = 'resumed' AND e.data ? 'retry')
-ORDER BY e.run_id, e.seq
+LOAD_GROUPS: Final = """
+SELECT n.run_id::text, n.path, n.beside
+FROM unnest(%s::uuid[], %s::uuid[]) AS x(low, high)
+JOIN workflow_node AS n ON n.id >= x.low AND n.id <= x.high
+WHERE n.beside IS NOT NULL
 """
-"""When the nodes of these runs had their turn, and when the runs were retried. Only for runs that have nodes which newer
-code has dropped."""
+"""The parallel groups of these runs, which have nodes that newer code has dropped. By ranges of node ids too."""
 
 HEARTBEAT: Final = """
 WITH held AS MATERIALIZED (

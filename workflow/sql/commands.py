@@ -19,13 +19,15 @@ from workflow.sql.ledger import INTERRUPTED, SUSPENDED
 
 # --- dispatch -----------------------------------------------------------------------------------
 
-DISPATCH: Final = "SELECT workflow_dispatch_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+DISPATCH: Final = (
+    "SELECT workflow_dispatch_2(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+)
 """Adds one run, its nodes and the job of its first pipeline; the run's id, or that of the run that has
 the idempotency key already, or NULL if that one kept slipping away.
 
 A function, for the sake of its cached plans: they halve the time of the statement and outlive no
 transaction that a pooler could cut. Touches no row that exists. An insert under a key that an open
-transaction holds waits for its end. See migration 0003 for the body; a changed one gets another number.
+transaction holds waits for its end. See migration 0009 for the body; a changed one gets another number.
 """
 
 DISPATCH_MANY: Final = """
@@ -47,10 +49,10 @@ WITH batch AS MATERIALIZED (
     ON CONFLICT (workflow, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING id, queue, priority
 ), node AS (
-    INSERT INTO workflow_node (id, run_id, path, unit, kind)
-    SELECT (left(run.id::text, -5) || t.suffix)::uuid, run.id, t.path, t.unit, t.kind
-    FROM run CROSS JOIN unnest(%(suffixes)s::text[], %(paths)s::text[], %(units)s::int[], %(kinds)s::text[])
-         AS t(suffix, path, unit, kind)
+    INSERT INTO workflow_node (id, run_id, path, unit, beside, kind)
+    SELECT (left(run.id::text, -5) || t.suffix)::uuid, run.id, t.path, t.unit, t.beside, t.kind
+    FROM run CROSS JOIN unnest(%(suffixes)s::text[], %(paths)s::text[], %(units)s::int[], %(besides)s::int[],
+                               %(kinds)s::text[]) AS t(suffix, path, unit, beside, kind)
 ), job AS (
     INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
     SELECT b.job, 'unit', run.id, (left(run.id::text, -5) || '00001')::uuid, run.queue, run.priority,

@@ -13,7 +13,7 @@ from workflow.definitions import Gone, Tree, placed
 from workflow.failures import clean_text
 from workflow.plan import NodeSnapshot, RunSnapshot
 from workflow.plan.faults import UNBEGUN, is_unbegun
-from workflow.plan.removed import TURNS, Entry, removed
+from workflow.plan.removed import Origin, removed
 from workflow.plan.snapshot import StepSnapshot, needed
 from workflow.sql import claim as sql
 from workflow.sql import ledger as ledger_sql
@@ -222,17 +222,23 @@ async def snapshots(
         statements.append((ledger_sql.LOAD_UNDOABLE, (plain(back),)))
     found = await port.run(statements) if statements else []
     nodes, steps = _by_run(found[0] if low else []), _by_run(found[-1] if back else [])
-    past = await _past(port, [(run, tree) for claimed, tree in claims if (run := claimed.run)], nodes)
+    groups = await _groups(port, [(run, tree) for claimed, tree in claims if (run := claimed.run)], nodes)
     return [
-        _read(c, tree, nodes.get(c.run_id or "", []), steps.get(c.run_id or "", []), past.get(c.run_id or ""))
+        _read(
+            c,
+            tree,
+            nodes.get(c.run_id or "", []),
+            steps.get(c.run_id or "", []),
+            groups.get(c.run_id or "", []),
+        )
         for c, tree in claims
     ]
 
 
-async def _past(
+async def _groups(
     port: Port, runs: Iterable[tuple[ClaimedRun, Tree]], nodes: dict[str, Rows]
-) -> dict[str, list[Entry]]:
-    """What tells of the trees of those of these runs that have nodes which the definition has no more."""
+) -> dict[str, Rows]:
+    """Which nodes ran side by side, of those of these runs that have some which the definition has no more."""
     reduced = [
         run.id
         for run, tree in runs
@@ -241,17 +247,18 @@ async def _past(
     ]
     if not reduced:
         return {}
-    turns = _by_run((await port.run([(sql.LOAD_TURNS, (words(reduced), words(sorted(TURNS))))]))[0])
-    return {run_id: [Entry(*row[1:]) for row in turns.get(run_id, [])] for run_id in reduced}
+    low = words(ids.node_id_text(run_id, 1) for run_id in reduced)
+    high = words(ids.node_id_text(run_id, ids.MAX_ORDINAL) for run_id in reduced)
+    return _by_run((await port.run([(sql.LOAD_GROUPS, (low, high))]))[0])
 
 
 def _read(
-    claimed: Claim, tree: Tree, rows: Rows, steps: Rows, past: list[Entry] | None
+    claimed: Claim, tree: Tree, rows: Rows, steps: Rows, groups: Rows
 ) -> RunSnapshot | Misfit | Leftover:
     """The snapshot. A run that cannot be read takes no other with it: they would all go back together, and be claimed
     together again."""
     try:
-        return _snapshot(claimed, tree, rows, steps, past)
+        return _snapshot(claimed, tree, rows, steps, groups)
     except MemoryError:
         raise
     except Exception as error:  # JSON that is nested too deeply, a number with too many digits
@@ -267,14 +274,14 @@ def _by_run(rows: Rows) -> dict[str, Rows]:
 
 
 def _snapshot(
-    claimed: Claim, tree: Tree, rows: Rows, steps: Rows, past: list[Entry] | None
+    claimed: Claim, tree: Tree, rows: Rows, steps: Rows, groups: Rows
 ) -> RunSnapshot | Misfit | Leftover:
     run = claimed.run
     assert run is not None
     places: tuple[int, ...] | None = None
     if run.fingerprint != tree.fingerprint:
         try:
-            tree, places = _match_tree(tree, rows, past)
+            tree, places = _match_tree(tree, rows, groups)
         except Misfit as misfit:
             return misfit
     state = json.loads(run.state)
@@ -341,20 +348,22 @@ def misfit(tree: Tree, theirs: Container[str], live: Iterable[str]) -> str | Non
     return None
 
 
-def _match_tree(tree: Tree, rows: Rows, past: list[Entry] | None) -> tuple[Tree, tuple[int, ...]]:
+def _match_tree(tree: Tree, rows: Rows, groups: Rows) -> tuple[Tree, tuple[int, ...]]:
     """The definition's tree as the run has it, matched by path: with jobs where they are in the run's own tree, and
     with nodes that are over there and gone from the definition. And where in the run's own tree its nodes are.
 
     Raises `Misfit` where `misfit` has something to say.
     """
-    theirs = {row[2]: ids.ordinal_of_text(row[1]) for row in rows}
-    if (reason := misfit(tree, theirs, [row[2] for row in rows if row[3] in states.NODE_LIVE])) is not None:
+    origins: dict[str, Origin] = {}
+    beside = {path: first for _, path, first in groups}
+    for _, node_id, path, *_, unit in rows:
+        ordinal = ids.ordinal_of_text(node_id)
+        origins[path] = Origin(ordinal, unit == ordinal, beside.get(path))
+    if (reason := misfit(tree, origins, [row[2] for row in rows if row[3] in states.NODE_LIVE])) is not None:
         raise Misfit(reason)
-    own_jobs = {row[2]: row[-1] == theirs[row[2]] for row in rows}
-    kept = (False, *(own_jobs[node.path] for node in tree.nodes[1:]))
-    gone = () if past is None else removed(tree, theirs, own_jobs, past)
-    whole = placed(tree, kept, gone)
-    return whole, (0, *(theirs[node.path] for node in whole.nodes[1:]))
+    own_jobs = (False, *(origins[node.path].own_job for node in tree.nodes[1:]))
+    whole = placed(tree, own_jobs, removed(tree, origins))
+    return whole, (0, *(origins[node.path].ordinal for node in whole.nodes[1:]))
 
 
 def _next_unit(tree: Tree, rows: Rows, ordinal: int) -> int:

@@ -19,7 +19,7 @@ import psycopg
 from django.db import ProgrammingError, connections, transaction
 
 from workflow import failpoints, ids, states
-from workflow.definitions import Workflow
+from workflow.definitions import Workflow, beside
 from workflow.errors import NodeUnknown, RunConflict, RunNotFound
 from workflow.progress import HistoryRow, announce
 from workflow.sql import commands as sql
@@ -36,12 +36,16 @@ ROUNDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class TreeRows:
-    """What the nodes of every run of a definition have in common, as array literals. ``count`` nodes."""
+    """What the nodes of every run of a definition have in common, as array literals. ``count`` nodes.
+
+    ``besides`` is empty for a tree without groups: a shorter array is filled with NULLs.
+    """
 
     count: int
     suffixes: str
     paths: str
     units: str
+    besides: str
     kinds: str
 
 
@@ -77,11 +81,13 @@ def tree_rows(workflow: Workflow) -> TreeRows:
     rows = _tree_rows.get(workflow)
     if rows is None:
         nodes = workflow.tree.nodes[1:]
+        groups = beside(workflow.tree)[1:]
         rows = _tree_rows[workflow] = TreeRows(
             count=len(nodes),
             suffixes=plain(f"{node.ordinal:05x}" for node in nodes),
             paths=texts(node.path for node in nodes),
             units=plain(node.unit for node in nodes),
+            besides=plain(groups) if any(groups) else "{}",
             kinds=plain(node.kind for node in nodes),
         )
     return rows
@@ -111,6 +117,7 @@ def dispatch(using: str, placement: Placement, new: NewRun) -> Dispatched:
         tree.suffixes,
         tree.paths,
         tree.units,
+        tree.besides,
         tree.kinds,
         ids.new_id(),
         placement.delay,
@@ -120,7 +127,7 @@ def dispatch(using: str, placement: Placement, new: NewRun) -> Dispatched:
     except ProgrammingError as error:
         if not isinstance(error.__cause__, psycopg.errors.UndefinedFunction):
             raise
-        missing = "the function workflow_dispatch_1 is missing from the database: run manage.py migrate"
+        missing = "the function workflow_dispatch_2 is missing from the database: run manage.py migrate"
         raise ProgrammingError(missing) from error.__cause__
     if found is None:
         raise _slippery(new.idempotency_key)
@@ -191,6 +198,7 @@ def _add(
         "suffixes": tree.suffixes,
         "paths": tree.paths,
         "units": tree.units,
+        "besides": tree.besides,
         "kinds": tree.kinds,
     }
     added = _rows(using, sql.DISPATCH_MANY, parameters)
