@@ -223,10 +223,10 @@ def test_a_worker_can_be_stopped_while_the_database_is_away(there: tuple[Cluster
     eventually(lambda: idle.lines("the database is away"))
     begun = time.monotonic()
     assert idle.stop() == 0
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 10
     begun = time.monotonic()
     assert busy.stop() == 0
-    assert time.monotonic() - begun < 12
+    assert time.monotonic() - begun < 20
 
 
 def test_a_worker_that_starts_before_its_database_says_so_and_waits_for_it(

@@ -34,7 +34,7 @@ def test_an_idle_worker_leaves_at_once(workers: Launcher, number: int) -> None:
     worker.send(number)
     assert worker.wait() == 0
     assert worker.lines("workflows, 1 unit at once")
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 10
     assert Worker.objects.get(pid=worker.pid).stopped_at is not None
 
 
@@ -76,7 +76,7 @@ def test_what_does_not_finish_in_time_is_given_back_without_an_attempt(
     called(handle, path)
     begun = time.monotonic()
     assert worker.stop() == 0
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 30
     assert (node(handle, path).status, node(handle, path).attempt) == (states.PENDING, 0)
     assert [ended for _, _, ended in calls(handle, path)] == [how]
     (job,) = Job.objects.filter(run_id=handle.run_id)
@@ -129,7 +129,7 @@ def test_a_second_signal_leaves_now(workers: Launcher) -> None:
     worker.send(signal.SIGTERM)
     begun = time.monotonic()
     assert worker.wait() == 0
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 30
     assert (node(handle, "plain.s.a").status, node(handle, "plain.s.a").attempt) == (states.PENDING, 0)
 
 
