@@ -11,10 +11,13 @@ from django.db.migrations.loader import MigrationLoader
 
 from tests.support import invariants
 from tests.support.cluster import Cluster
-from tests.support.crash import dispatch, finished, status
+from tests.support.crash import finished, status
 from tests.support.workers import Launcher, eventually
-from workflow import states
+from workflow import ids, states, workflows
 from workflow.models import Run
+from workflow.registry import registry
+from workflow.results import RunHandle
+from workflow.store.commands import tree_rows
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -64,6 +67,30 @@ def migrate(name: str) -> None:
     call_command("migrate", "workflow", name, verbosity=0)
 
 
+def dispatch_as_before(name: str) -> RunHandle:
+    """As processes of a release before do it, which are there until the next one is rolled out."""
+    workflow, run_id = registry.get(name), ids.new_run_id()
+    rows = tree_rows(workflow)
+    head = (
+        run_id,
+        workflow.name,
+        workflow.version,
+        workflow.tree.fingerprint,
+        "default",
+        0,
+        "{}",
+        "{}",
+        None,
+        None,
+    )
+    nodes = (rows.suffixes, rows.paths, rows.units, rows.kinds)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT workflow_dispatch_1({', '.join(['%s'] * 16)})", (*head, *nodes, ids.new_id(), 0.0)
+        )
+    return RunHandle(run_id, True, workflows)
+
+
 @pytest.fixture
 def latest(server: Cluster) -> Iterator[None]:
     """Whatever a test leaves behind, the next one starts from the latest migration."""
@@ -96,9 +123,8 @@ def test_workers_go_on_while_migrations_are_applied_and_taken_back(
     worker = workers_there.start()
     handles = []
     for _ in range(3):
-        # Dispatching calls the function of the last one, and so this is work for the time at the other one too.
-        handles += [dispatch("pair", {"pair.s.a": ["sleep:0.2"]}) for _ in range(100)]
         for name in (FIRST_IN_USE, names()[-1]):
+            handles += [dispatch_as_before("pair") for _ in range(30)]
             eventually(lambda: Run.objects.filter(status=states.RUNNING).exists())
             migrate(name)  # in the middle of their boundaries
     finished(*handles)
