@@ -38,21 +38,22 @@ def entry(name: str, node: str | None = None, data: str | None = None) -> Histor
     return HistoryEntry(name, node, data)
 
 
-def settle_all(claimed: list[Claim], entries: list[HistoryEntry]) -> list[Settlement | BaseException]:
-    """Settles one history entry for each claim, all of them at once, on a worker's own connection."""
+def settle_all(
+    claimed: list[Claim], entries: list[HistoryEntry], failures: Sequence[int] = ()
+) -> list[Settlement | BaseException]:
+    """Settles one history entry for each claim, all of them at once, on a worker's own connection. `failures`: how
+    often each has failed already."""
     parameters = connection_parameters()
+    boundaries = [
+        Settlement(claim.lease(), Boundary(history=[one]), failures=failed)
+        for claim, one, failed in zip(claimed, entries, failures or [0] * len(claimed), strict=True)
+    ]
 
     async def work() -> list[Settlement | BaseException]:
         port = AsyncPort(lambda: parameters, "test")
         committer = Committer(port)
         try:
-            return await asyncio.gather(
-                *(
-                    committer.settle(Settlement(claim.lease(), Boundary(history=[one])))
-                    for claim, one in zip(claimed, entries, strict=True)
-                ),
-                return_exceptions=True,
-            )
+            return await asyncio.gather(*map(committer.settle, boundaries), return_exceptions=True)
         finally:
             await port.close()
 
@@ -78,6 +79,18 @@ def test_a_boundary_that_cannot_be_stored_fails_alone(bad: HistoryEntry) -> None
     assert [isinstance(result, Rejected) for result in results] == [False, False, True, False, False]
     assert all(isinstance(result, Settlement) and result.seq for result in results[:2] + results[3:])
     assert RunEvent.objects.filter(name="log").count() == 4
+
+
+def test_what_a_run_settles_does_not_overtake_what_it_has_settled_before() -> None:
+    """Also where that has failed once and goes alone: a wait must be written before the end of its handler."""
+    workflows.dispatch_many("plain", [{}, {}])
+    (mine, other), _ = drive(claims.claim(DjangoPort(), str(uuid.uuid4()), 2, None))
+    entries = [entry("log", data=f'{{"message": "{message}"}}') for message in ("another", "first", "second")]
+    settle_all([other, mine, mine], entries, failures=[0, 1, 0])
+    found = (
+        RunEvent.objects.filter(run_id=mine.run_id).order_by("seq").values_list("data__message", flat=True)
+    )
+    assert list(found) == ["first", "second"]
 
 
 def units_at_work(claimed: list[Claim], boundaries: int) -> tuple[list[int], int]:

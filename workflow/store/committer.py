@@ -184,10 +184,11 @@ class Committer:
         limit = self._limit
         for item in self._queue:
             run_id = item[0].lease.run_id
-            if run_id in runs or len(batch) >= limit or (item[0].failures and batch):
+            left = run_id in runs or len(batch) >= limit or (item[0].failures and batch)
+            runs.add(run_id)  # what a run has settled first comes first, also if it is left
+            if left:
                 rest.append(item)
             else:
-                runs.add(run_id)
                 batch.append(item)
                 if item[0].failures:
                     limit = 1
