@@ -64,7 +64,8 @@ def check_database(**kwargs: Any) -> list[CheckMessage]:
 @register("workflow")
 def check_routers(**kwargs: Any) -> list[CheckMessage]:
     """``workflow.E007``: ``migrate`` would make the tables in a ``default`` that is no PostgreSQL as well.
-    ``workflow.W005``: what Django writes of the models goes to another database than ``WORKFLOW["DATABASE"]``.
+    ``workflow.W005``: what Django writes of the models goes to another database than ``WORKFLOW["DATABASE"]``, or
+    a router raises when it is asked.
     """
     if check_settings() or check_database():
         return []
@@ -72,7 +73,13 @@ def check_routers(**kwargs: Any) -> list[CheckMessage]:
     hint = (
         f'Let a router of DATABASE_ROUTERS send the app "workflow" to {conf.DATABASE!r}, migrations included.'
     )
-    writes = router.db_for_write(apps.get_model("workflow", "Run"))
+    try:
+        writes = router.db_for_write(apps.get_model("workflow", "Run"))
+    except Exception as error:  # a router of tenants may raise outside of a request
+        message = (
+            f"A router of DATABASE_ROUTERS cannot tell where workflows go: {type(error).__name__}: {error}"
+        )
+        return [Warning(message, hint=hint, id="workflow.W005")]
     if writes != conf.DATABASE:
         message = f'Django writes workflows to the database {writes!r}, and WORKFLOW["DATABASE"] is {conf.DATABASE!r}.'
         found.append(Warning(message, hint=hint, id="workflow.W005"))

@@ -102,6 +102,22 @@ class ToFlowsOnceMigrated:
     db_for_write = ToFlows.db_for_write
 
 
+class OfTenants:
+    """It knows the tenant from the request, of which there is none."""
+
+    def db_for_write(self, model: Any, **hints: Any) -> str | None:
+        raise LookupError("no tenant")
+
+
+def test_a_router_that_raises_is_told_and_stops_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import connections, router
+
+    monkeypatch.setitem(connections.settings, "flows", {**connections.settings["default"]})
+    monkeypatch.setattr(router, "routers", [OfTenants()])
+    message = "A router of DATABASE_ROUTERS cannot tell where workflows go: LookupError: no tenant"
+    assert found(check_routers, DATABASE="flows") == [("workflow.W005", message)]
+
+
 LIGHT = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
 
 
