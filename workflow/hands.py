@@ -22,6 +22,8 @@ from workflow.signals import Signal
 
 TURNS = 8
 """Of the loop, that tasks which are ready get to begin their next step, before all are taken to be waiting."""
+CROSSING = 0.1
+"""Seconds, at most, that the outcome of a step in another thread takes to the task that awaits it."""
 LOOK = 0.1
 """Seconds between two looks at the signal, of a thread that waits for steps in hand."""
 
@@ -31,13 +33,15 @@ _within: ContextVar[tuple[Hand, ...]] = ContextVar("workflow_steps_within", defa
 
 @dataclass(slots=True)
 class Wait:
-    """A step that has to wait `delay` seconds, and what is written of it as the handler parks. `since`: when that was
-    written already, on this process's own clock.
+    """A step that has to wait `delay` seconds, and what is written of it as the handler parks. `since`: from when the
+    delay is counted, on this process's own clock, None for as long as that is when it is written. `is_parked`: whether
+    this execution has written it already.
     """
 
     delay: float
     step: StepWrite
     since: float | None = None
+    is_parked: bool = False
 
     @property
     def left(self) -> float:
@@ -88,6 +92,7 @@ class Hands:
         self._signal = signal
         self._lock = threading.Lock()
         self._held: set[Hand] = set()
+        self._crossing_until = 0.0
         self._idle: list[Hand] = []
         """In whose bodies some step waits, as often as one does."""
         self._callbacks: list[Callable[[], None]] = []
@@ -101,9 +106,11 @@ class Hands:
         with self._lock:
             self._held.add(hand)
 
-    def leave(self, hand: Hand) -> None:
-        """It is no more."""
+    def leave(self, hand: Hand, *, thread: bool = False) -> None:
+        """It is no more. `thread`: it was in a thread, from where its outcome is still on its way to the loop."""
         with self._lock:
+            if thread:
+                self._crossing_until = time.monotonic() + CROSSING
             self._held.discard(hand)
         self._changed()
 
@@ -132,9 +139,10 @@ class Hands:
         self._changed()
         try:
             while not self._is_over() and not await self._asettled():
-                if suspended.wait.since is None:
-                    await self._apark(suspended.wait.step)
-                    suspended.wait.since = time.monotonic()
+                if not (wait := suspended.wait).is_parked:
+                    await self._apark(wait.step)
+                    wait.is_parked = True
+                    wait.since = wait.since or time.monotonic()
                 else:
                     await self._achange(self._is_quiet)
         except BaseException:
@@ -148,11 +156,15 @@ class Hands:
 
     async def _asettled(self) -> bool:
         """Whether nothing goes on, and nothing that was ready has begun anything."""
-        for _ in range(TURNS):
-            if not self._is_quiet():
-                return False
-            await asyncio.sleep(0)
-        return self._is_quiet()
+        while True:
+            for _ in range(TURNS):
+                if not self._is_quiet():
+                    return False
+                await asyncio.sleep(0)
+            crossing = self._crossing_until - time.monotonic()
+            if crossing <= 0 or self._is_over():
+                return self._is_quiet()
+            await asyncio.sleep(min(crossing, CROSSING / 10))
 
     def _is_empty(self) -> bool:
         return not self._held
@@ -208,7 +220,7 @@ class Hand:
     ) -> None:
         if isinstance(error, Suspend):
             self._hands.suspend(error)
-        self._leave()
+        self._leave(thread=True)
 
     async def __aenter__(self) -> None:
         self.__enter__()
@@ -222,8 +234,8 @@ class Hand:
             if not self._hands.over:
                 self._hands.suspend(error)
 
-    def _leave(self) -> None:
-        self._hands.leave(self)
+    def _leave(self, *, thread: bool = False) -> None:
+        self._hands.leave(self, thread=thread)
         assert self._token is not None
         with suppress(
             ValueError

@@ -66,7 +66,7 @@ class Steps:
     def run(
         self,
         key: str,
-        fn: Callable[..., T],
+        fn: Callable[..., Awaitable[T]] | Callable[..., T],
         *args: Any,
         lease: Seconds = 300,
         attempts: int = 1,
@@ -74,6 +74,7 @@ class Steps:
         **kwargs: Any,
     ) -> T:
         """Calls `fn(*args, **kwargs)` once and for all; its result, normalised to JSON, is what a replay gets too.
+        That of an `async` one is waited for.
 
         `lease`: seconds (or a `timedelta`) after which people who look at the ledger may take a call for lost; it is
         ended by the action's `timeout` and by the end of the job's lease, not by this. `attempts`: calls before its
@@ -91,7 +92,7 @@ class Steps:
                 number += 1
                 self._write(self._started(key, number, lease))
                 try:
-                    value = fn(*args, **kwargs)
+                    value = finished(fn(*args, **kwargs))
                 except Exception as error:
                     if number < attempts:
                         continue
@@ -177,14 +178,18 @@ class Steps:
             self._slept(key, await self._aopen(key, "sleep"), seconds)
 
     def _slept(self, key: str, row: Row | None, seconds: float) -> None:
-        left = seconds if row is None or row.deadline is None else row.deadline - time.monotonic()
+        left = self._left(row, seconds)
         if left > 0:
-            raise self._suspended(left, self._step(key, "sleep", "waiting", deadline=seconds))
+            raise self._suspended(left, self._step(key, "sleep", "waiting", deadline=seconds), row)
 
     # --- wait_for -------------------------------------------------------------------------------
 
     def wait_for(
-        self, key: str, poll: Callable[[], T | None], interval: Seconds = 60, timeout: Seconds | None = 86_400
+        self,
+        key: str,
+        poll: Callable[[], Awaitable[T | None]] | Callable[[], T | None],
+        interval: Seconds = 60,
+        timeout: Seconds | None = 86_400,
     ) -> T:
         """What `poll()` returns as soon as it returns something else than None.
 
@@ -197,7 +202,7 @@ class Steps:
             if row is not None and row.status == "completed":
                 return row.value  # type: ignore[no-any-return]
             self._write(self._polling(key, interval, timeout))
-            return self._polled(key, row, poll(), interval, timeout, self._write)  # type: ignore[no-any-return]
+            return self._polled(key, row, finished(poll()), interval, timeout, self._write)  # type: ignore[no-any-return]
 
     async def await_for(
         self,
@@ -319,7 +324,7 @@ class Steps:
     ) -> Any:
         step = self._step(key, "event", "waiting", deadline=timeout)
         step.event, step.correlation = event, correlation
-        raise self._suspended(self._left(row, timeout), step)
+        raise self._suspended(self._left(row, timeout), step, row)
 
     def _correlated(self, correlate: str | Callable[[dict[str, Any]], str] | None) -> Any:
         """What `correlate` makes of the state; an awaitable of a plain wrapper around an async function."""
@@ -338,8 +343,10 @@ class Steps:
 
     # --- the ledger -----------------------------------------------------------------------------
 
-    def _suspended(self, delay: float, step: StepWrite) -> Suspend:
-        wait = Wait(delay, step)
+    def _suspended(self, delay: float, step: StepWrite, row: Row | None = None) -> Suspend:
+        """`row`: what the ledger has of it, if the end of the delay is fixed there."""
+        is_fixed = row is not None and row.deadline is not None
+        wait = Wait(delay, step, since=time.monotonic() if is_fixed else None)
         self._waits.append(wait)
         return Suspend(wait, self._waits)
 

@@ -35,6 +35,7 @@ from workflow.conf import conf
 from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode
 from workflow.executor import Attempt, Desk, Execution, Question, clean_connections, execute
+from workflow.executor.interrupt import HEED
 from workflow.manager import arguments, workflows
 from workflow.models import Job, Node
 from workflow.plan import Fact
@@ -273,23 +274,25 @@ class _Watch:
     """Holds an attempt to its timeout: its handler is interrupted, or cancelled, in this very thread."""
 
     def __init__(self, execution: Execution, attempt: Attempt) -> None:
-        self._timer: threading.Timer | None = None
-        timeout = attempt.action.timeout
+        self._execution = execution
+        self._attempt = attempt
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="workflow-watch", daemon=True)
 
-        def fire() -> None:
-            assert timeout is not None
-            execution.expire(attempt, FailureCode.ACTION_TIMEOUT, timeout)
+    def _keep(self) -> None:
+        attempt, timeout = self._attempt, self._attempt.action.timeout
+        assert timeout is not None
+        if not self._over.wait(min(timeout, threading.TIMEOUT_MAX)):
+            self._execution.expire(attempt, FailureCode.ACTION_TIMEOUT, timeout)
+            if attempt.heeds_signal:
+                self._over.wait(HEED)
             attempt.user_code.interrupt()
 
-        if timeout is not None:
-            self._timer = threading.Timer(min(timeout, threading.TIMEOUT_MAX), fire)
-            self._timer.daemon = True
-
     def __enter__(self) -> None:
-        if self._timer is not None:
-            self._timer.start()
+        if self._attempt.action.timeout is not None:
+            self._thread.start()
 
     def __exit__(self, *error: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()  # one that has gone off says what ended the attempt, not the handler that it woke
+        self._over.set()
+        if self._attempt.action.timeout is not None:
+            self._thread.join()  # one that has gone off says what ended the attempt, not the handler that it woke

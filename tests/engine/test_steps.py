@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -130,6 +131,20 @@ def test_a_bad_key_is_refused(key: Any) -> None:
     status = run_through(stepping(lambda state, ctx: ctx.step.run(key, note, 1), attempts=1))
     assert status.run.status == "compensated"
     assert calls == []
+
+
+def test_a_plain_handler_may_give_its_steps_async_functions() -> None:
+    async def add(a: int, b: int) -> int:
+        await asyncio.sleep(0)
+        return a + b
+
+    async def poll() -> int:
+        return 4
+
+    def handler(state: dict[str, Any], ctx: Any) -> list[int]:
+        return [ctx.step.run("sum", add, 1, b=2), ctx.step.wait_for("poll", poll)]
+
+    assert run_through(stepping(handler, attempts=1)).run.state == {"act": [3, 4]}
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -179,3 +179,60 @@ def test_beside_a_parallel_mate_the_next_attempts_result_counts_too() -> None:
     overlap.then = lambda ctx: (over.set(), finish(ctx))[1]
     Worked(overlap.start, concurrency=4)
     assert (status(handle), overlap.calls) == ("completed", [1, 2])
+
+
+@pytest.mark.parametrize("how", ["waits", "looks"])
+def test_a_plain_handler_may_see_that_its_time_is_up_and_end_by_itself(how: str) -> None:
+    heard: list[str | None] = []
+
+    def heeds(state: dict[str, Any], ctx: Any) -> None:
+        while not (ctx.signal.wait(0.05) if how == "waits" else ctx.signal.aborted):
+            time.sleep(0.01)
+        heard.append(ctx.signal.reason)
+
+    def one(name: str, **options: Any) -> Any:
+        return workflows.dispatch(
+            Workflow(name, stages=[Stage("s", actions=[Action("a", heeds, **options)])]), {}
+        )
+
+    handles = [one(f"w{n}", timeout=0.3, attempts=1) for n in range(5)]
+    Worked(concurrency=5)
+    assert heard == ["timeout"] * 5
+    for handle in handles:
+        error = handle.status().run.error
+        assert error is not None
+        assert error["code"] == "ACTION_TIMEOUT"
+
+
+@pytest.mark.parametrize("takes_ctx", [False, True])
+def test_one_that_does_not_is_interrupted(takes_ctx: bool) -> None:
+    ended: list[str] = []
+
+    def works_on() -> None:
+        try:
+            until = time.monotonic() + 60
+            while time.monotonic() < until:
+                pass
+        except BaseException as error:
+            ended.append(type(error).__name__)
+            raise
+
+    def plain(state: dict[str, Any]) -> None:
+        works_on()
+
+    def with_ctx(state: dict[str, Any], ctx: Any) -> None:
+        works_on()
+
+    handler = with_ctx if takes_ctx else plain
+    actions = [Action("a", handler, timeout=0.3, attempts=1)]
+    handle = workflows.dispatch(Workflow("w", stages=[Stage("s", actions=actions)]), {})
+
+    def keep(state: dict[str, Any]) -> None:
+        eventually(lambda: ended)
+
+    workflows.dispatch(Workflow("keeps-it-busy", stages=[Stage("s", actions=[Action("a", keep)])]), {})
+    Worked(concurrency=2)
+    assert ended == ["TimedOut"]
+    error = handle.status().run.error
+    assert error is not None
+    assert error["code"] == "ACTION_TIMEOUT"

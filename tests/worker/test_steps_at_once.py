@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.moving import Worked
 from tests.support.runs import node
-from workflow import Action, Fatal, Stage, Workflow, workflows
+from workflow import Action, Fatal, Retry, Stage, Workflow, workflows
 from workflow.executor import attempt as attempt_module
 from workflow.models import Node, Step
 from workflow.registry import registry
@@ -284,6 +284,19 @@ def test_waits_in_the_threads_of_a_pool_are_parked_together(threads: int) -> Non
     assert handle.status().run.status == "completed"
 
 
+def test_waits_in_one_thread_of_a_pool_under_an_async_handler_are_parked_together() -> None:
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as pool:
+            waits = [loop.run_in_executor(pool, ctx.step.wait_event, key, key) for key in "xyz"]
+            await asyncio.gather(*waits, return_exceptions=True)
+        got.append(await asyncio.gather(*waits))
+
+    started(handler, attempts=1)
+    Worked(concurrency=2)
+    assert set(Step.objects.values_list("key", "status")) == {(key, "waiting") for key in "xyz"}
+
+
 def test_a_wait_after_one_that_the_handler_has_caught_is_not_parked() -> None:
     def handler(state: dict[str, Any], ctx: Any) -> None:
         with suppress(BaseException):
@@ -315,3 +328,128 @@ def test_a_step_is_undone_whatever_was_at_work_beside_it(first: str) -> None:
     assert "compensation_failures" not in status.run.error
     assert got == ["work"]
     assert bodies == ["work"]
+
+
+@pytest.mark.parametrize("how", ["thread", "task"])
+def test_a_first_step_after_the_handlers_end_is_refused(how: str) -> None:
+    refused: list[BaseException] = []
+    ended = threading.Event()
+
+    def late(ctx: Any) -> None:
+        ended.wait(20)
+        try:
+            ctx.step.run("late", slow_plain, "late", 0)
+        except Exception as error:
+            refused.append(error)
+
+    def plain(state: dict[str, Any], ctx: Any) -> None:
+        threading.Thread(target=late, args=(ctx,)).start()
+
+    async def with_task(state: dict[str, Any], ctx: Any) -> None:
+        got.append(asyncio.create_task(asyncio.to_thread(late, ctx)))
+
+    def after(state: dict[str, Any]) -> None:
+        ended.set()
+        until(lambda: bool(refused))
+
+    handle = started(plain if how == "thread" else with_task, Action("next", after), attempts=1)
+    work_on(handle)
+    assert [type(error) for error in refused] == [RuntimeError]
+    assert str(refused[0]) == "w.s.a: ctx.step was used when its handler had ended already"
+    assert (bodies, list(Step.objects.all())) == ([], [])
+
+
+def test_a_task_that_an_attempt_has_left_behind_does_no_step_beside_the_next_one() -> None:
+    again = asyncio.Event()
+
+    async def left_behind(ctx: Any) -> None:
+        await again.wait()
+        with suppress(RuntimeError):
+            await ctx.step.arun("once", slow, "left behind", 0.2)
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        if ctx.attempt == 1:
+            got.append(asyncio.create_task(left_behind(ctx)))
+            raise Retry(delay=0)
+        again.set()
+        await ctx.step.arun("once", slow, "again", 0.2)
+
+    handle = started(handler, attempts=2)
+    work_on(handle)
+    assert (handle.status().run.status, bodies) == ("completed", ["again"])
+
+
+def test_a_step_that_fails_in_a_thread_beside_a_wait_is_heard_of() -> None:
+    """Its outcome comes to the loop a moment after the step has ended."""
+
+    def broken() -> None:
+        bodies.append("broken")
+        time.sleep(0.2)
+        raise Fatal("broken")
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        step = asyncio.to_thread(ctx.step.run, "broken", broken)
+        await asyncio.gather(step, ctx.step.asleep("nap", 3600))
+
+    handle = started(handler, attempts=1)
+    Worked(concurrency=2)
+    assert (node(handle.status(), "w.s.a").status, bodies) == ("failed", ["broken"])
+
+
+def test_a_branch_whose_step_is_in_a_thread_goes_on_beside_a_wait() -> None:
+    async def branch(ctx: Any) -> None:
+        await asyncio.to_thread(ctx.step.run, "first", slow_plain, "first", 0.1)
+        await ctx.step.arun("second", slow, "second", 0.05)
+
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        await asyncio.gather(branch(ctx), ctx.step.asleep("nap", 3600))
+
+    started(handler, attempts=1)
+    Worked(concurrency=2)
+    assert bodies == ["first", "second"]
+
+
+def test_a_wait_that_is_replayed_beside_a_long_body_is_due_when_it_was_to_be() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        with ThreadPoolExecutor(3) as pool:
+            if not got:
+                got.append("parked")
+                waits = [pool.submit(ctx.step.sleep, "short", 1), pool.submit(ctx.step.sleep, "nap", 100)]
+                for wait in waits:
+                    wait.exception()
+                waits[0].result()
+            ctx.step.sleep("short", 1)
+            body = pool.submit(ctx.step.run, "work", slow_plain, "work", 2)
+            until(lambda: bool(bodies))
+            nap = pool.submit(ctx.step.sleep, "nap", 100)
+            body.result()
+            nap.result()
+
+    started(handler, attempts=1)
+    Worked(concurrency=2)
+    advance(2)
+    Worked(concurrency=2)
+    parked = Node.objects.get(path="w.s.a")
+    deadline = Step.objects.get(key="nap").deadline
+    assert parked.status == "waiting"
+    assert parked.due_at is not None
+    assert deadline is not None
+    assert (parked.due_at - deadline).total_seconds() < 1
+
+
+@pytest.mark.parametrize("phase", ["run", "compensate"])
+def test_a_handler_that_does_not_come_to_its_wait_again_leaves_nothing_open(phase: str) -> None:
+    def waits(state: dict[str, Any], ctx: Any) -> None:
+        got.append(ctx.attempt)
+        if len(got) == 1:
+            ctx.step.wait_event("event", "paid", timeout=50)
+
+    def nothing(state: dict[str, Any]) -> None: ...
+
+    parts = (waits,) if phase == "run" else (nothing, Action("boom", boom))
+    handle = started(*parts, compensate=waits, attempts=1)
+    drain(handle.run_id)
+    advance(51)
+    drain(handle.run_id)
+    assert (got, handle.status().run.status) == ([1, 1], "completed" if phase == "run" else "compensated")
+    assert list(Step.objects.values_list("key", "status")) == [("event", "failed")]

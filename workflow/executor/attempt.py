@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import psycopg
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError, InterfaceError
 from pydantic import ValidationError
 
 from workflow import failpoints, retry
@@ -32,19 +32,16 @@ from workflow.executor.desk import Desk, until_read_again
 from workflow.executor.interrupt import UserCode
 from workflow.executor.replay import Found, Replay, Strayed
 from workflow.executor.reports import Reports
-from workflow.executor.transactions import CheckpointRefused, Transaction
+from workflow.executor.transactions import CheckpointRefused, Transaction, connect, was_applied
 from workflow.executor.values import Invalid, encode_output, refusals, validated
 from workflow.failures import describe
 from workflow.hands import Suspend
 from workflow.payload import copy_json
 from workflow.plan import Boundary, Completed, Failed, Notes, Start, Suspended, fault
 from workflow.signals import SHUTDOWN, TIMEOUT, Signal
-from workflow.sql import settle as settle_sql
-from workflow.sql.arrays import plain
 from workflow.steps import Steps
 from workflow.store.claims import ClaimedRun
 from workflow.store.pipeline import Rows, Statement
-from workflow.store.ports import DjangoPort, own_connections, refresh_connections
 from workflow.store.settle import Lease, Rejected, Settlement
 from workflow.store.trouble import is_connection_lost
 
@@ -100,8 +97,13 @@ class Attempt:
         """Its progress and log."""
         self._lock = threading.Lock()
         self._steps: Steps | None = None
+        self._has_ended = False
+        """Whether its handler has returned or raised: no step begins after that."""
+        self._thread: int | None = None
+        """Of an `async` handler: the ident of the loop's thread."""
         self._undoing = start.step
         """The key of the step that is to be undone: its handler is called again to find out how."""
+        self._is_resumed = start.resumed
         self._is_replaying = start.step is not None
         self._replay: Replay | None = None
         turns_back = start.compensation and start.step is None
@@ -114,6 +116,11 @@ class Attempt:
     def atomic(self) -> bool:
         """Whether the handler runs in one transaction with its checkpoint."""
         return self.action.atomic and not self.handler.is_async and self._undoing is None
+
+    @property
+    def heeds_signal(self) -> bool:
+        """Whether its handler is given `ctx.signal`, and may end by itself when its time is up."""
+        return self.handler.wants_ctx
 
     @property
     def waited(self) -> float:
@@ -148,7 +155,7 @@ class Attempt:
         One that has blocked the loop past its timeout is told so here: nobody else could.
         """
         try:
-            self.begun = time.monotonic()
+            self.begun, self._thread = time.monotonic(), threading.get_ident()
             self.signal.raise_if_aborted()
             failpoints.hit("attempt.before")
             value = await self._acall_whole()
@@ -164,16 +171,22 @@ class Attempt:
         try:
             return self._call()
         finally:
-            if self._steps is not None:
-                self._steps.hands.end()
+            if (steps := self._last_steps()) is not None:
+                steps.hands.end()
 
     async def _acall_whole(self) -> Any:
         """The same for an `async` one, and steps in other tasks."""
         try:
             return await self._call()
         finally:
-            if self._steps is not None:
-                await self._steps.hands.aend()
+            if (steps := self._last_steps()) is not None:
+                await steps.hands.aend()
+
+    def _last_steps(self) -> Steps | None:
+        """The handler has ended; the execution's steps, if there are any."""
+        with self._lock:
+            self._has_ended = True
+            return self._steps
 
     def _call(self) -> Any:
         if self._undoing is not None:
@@ -226,7 +239,7 @@ class Attempt:
 
     def _run_atomic(self) -> Outcome:
         using = conf.DATABASE
-        self._connect(using)
+        connect(using, self.signal)
         self.begun = time.monotonic()
         own = Transaction(using)
         settlement: Settlement | None = None
@@ -257,7 +270,7 @@ class Attempt:
             # The connection may have died in COMMIT: what became of it is asked, never guessed.
             if settlement is None or fact is None or not is_connection_lost(error):
                 raise
-            if not self._was_applied():
+            if not was_applied(self.lease, self.ordinal, self.number, compensating=self.compensating):
                 raise
         assert settlement is not None and fact is not None
         self._desk.announce([settlement])
@@ -276,39 +289,6 @@ class Attempt:
             logger.exception(
                 "%s: an on_commit hook raised; the action is committed, and completed", self.path
             )
-
-    def _connect(self, using: str) -> None:
-        """A database that is away before user code is entered costs time, not an attempt."""
-        pause = 0.2
-        while True:
-            try:
-                refresh_connections(own_connections())
-                connections[using].ensure_connection()
-                return
-            except DatabaseError as error:
-                if not is_connection_lost(error):
-                    raise
-            self.signal.wait(pause)
-            self.signal.raise_if_aborted()
-            pause = min(pause * 2, 5.0)
-
-    def _was_applied(self) -> bool:
-        """Whether the checkpoint was committed: the node tells, whatever its neighbours have settled since."""
-        node = self.lease.node(self.ordinal)
-        question = [
-            (settle_sql.LOCK_RUNS, (plain([self.lease.run_id]),)),
-            (settle_sql.OUTCOME, (node, self.compensating, self.number)),
-        ]
-        pause = 0.2
-        while True:
-            try:
-                connections[conf.DATABASE].close()
-                return bool(DjangoPort().run_now(question)[1])
-            except DatabaseError as error:
-                if not is_connection_lost(error):
-                    raise
-                time.sleep(pause)
-                pause = min(pause * 2, 5.0)
 
     # --- into and out of user code --------------------------------------------------------------
 
@@ -366,6 +346,8 @@ class Attempt:
                 f"{self.path}: ctx.step is refused in an atomic=True action, whose transaction is its checkpoint"
             )
         if self._steps is None:
+            if self._has_ended:
+                raise RuntimeError(f"{self.path}: ctx.step was used when its handler had ended already")
             self._steps = Steps(self)
         return self._steps
 
@@ -373,7 +355,9 @@ class Attempt:
     def _leaves_open(self) -> bool:
         """Whether rows may be open in its ledger, now that its handler has returned."""
         known = None if self._steps is None else self._steps.unsettled
-        return self.number > 1 if known is None else bool(known)  # an earlier attempt may have left some
+        if known is None:  # an earlier attempt may have left some, or this one before it was suspended
+            return self.number > 1 or self._is_resumed
+        return bool(known)
 
     @property
     def _ended(self) -> BaseException | None:
@@ -456,7 +440,7 @@ class Attempt:
 
     def runs_in(self, thread: int) -> bool:
         """Whether the handler itself is at work in the thread with this ident; an `async` one is on the loop's."""
-        return self.is_async or self.user_code.is_in(thread)
+        return thread == self._thread if self.is_async else self.user_code.is_in(thread)
 
     def settle(self, boundary: Boundary) -> bool:
         """Settles a boundary of this attempt's own; False when the lease is gone."""

@@ -125,13 +125,17 @@ class Execution:
         return self.attempts.get(attempt.ordinal) is attempt
 
     def expire(self, attempt: Attempt, code: FailureCode, seconds: float) -> bool:
-        """Ends an attempt whose time is up. What it still returns is not taken."""
+        """Ends an attempt whose time is up. What it still returns is not taken.
+
+        A plain handler that knows of the signal gets `HEED` seconds to end by itself: the runtime interrupts it then.
+        """
         if not self.counts(attempt):
             return False
         self._has_steps = True  # until its handler heeds that, it may settle another one
         attempt.signal.abort(TIMEOUT)
         self.post(attempt.timed_out(code, seconds), attempt)
-        attempt.user_code.interrupt()
+        if not attempt.heeds_signal:
+            attempt.user_code.interrupt()
         return True
 
     def expire_unit(self, seconds: float) -> float:
@@ -194,9 +198,10 @@ class Execution:
         return plan.awaited()
 
     def outdate(self) -> None:
-        """Such a group is over."""
-        self.outdated = True
-        self.wake()
+        """Such a group is over. What asks user code meanwhile is heard first: the next look says so again."""
+        if self.awaited():
+            self.outdated = True
+            self.wake()
 
     @property
     def busy(self) -> bool:
@@ -245,10 +250,10 @@ class Execution:
             facts = [self._apart.pop(0)] if self._apart else await self._runtime.facts(self)
             if self._is_lost():
                 return
-            if self.outdated:
-                self.outdated = False
+            was_outdated, self.outdated = self.outdated, False
+            if was_outdated and not self.stopping:
                 self.inbox[:0] = facts
-                move, facts = await self._plan_further(), []
+                move, facts = await self._plan_beside(), []
             else:
                 move = self._next(facts) if facts else Move()
 
@@ -394,6 +399,16 @@ class Execution:
         self.inbox[:0] = facts
         return await self._plan_further()
 
+    async def _plan_beside(self) -> Move:
+        """What may follow beside what is at work. A read that fails is no fault of theirs: the next look has it made
+        again."""
+        try:
+            return await self._plan_further()
+        except psycopg.Error as error:
+            reason = str(error).partition("\n")[0]
+            logger.warning("run %s is read again in a moment: %s", self.lease.run_id, reason)
+            return Move()
+
     async def _plan_further(self) -> Move:
         """The run is read again, and planned on from there."""
         run = await self._insist(self._read_again)
@@ -408,7 +423,9 @@ class Execution:
         the node `put_off` after a while.
         """
         heard = {fact.ordinal for fact in self._heard() if not isinstance(fact, Due)}
-        self._replan(run, {*self.attempts, *heard})
+        # What a stop has taken out of hand meanwhile was not lost: it is given back with the unit.
+        dropped = self._plan.inflight if self.stopping else set()
+        self._replan(run, {*self.attempts, *heard, *dropped})
         if gently and isinstance(self._plan, Unit) and (self.attempts or heard):
             self._plan.hold_back(FIRST_PAUSE, {} if put_off is None else {put_off: LONGEST_PAUSE})
         move = self._plan.begin()

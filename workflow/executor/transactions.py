@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,17 @@ from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
+from workflow.conf import conf
+from workflow.signals import Signal
+from workflow.sql import settle as settle_sql
+from workflow.sql.arrays import plain
 from workflow.store.pipeline import Statement
-from workflow.store.ports import DjangoPort
-from workflow.store.settle import Outdated, Rejected, Settlement, settle_now
-from workflow.store.trouble import driver_error
+from workflow.store.ports import DjangoPort, own_connections, refresh_connections
+from workflow.store.settle import Lease, Outdated, Rejected, Settlement, settle_now
+from workflow.store.trouble import driver_error, is_connection_lost
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds between two tries to reach a database that is away."""
 
 
 class TransactionBroken(Exception):
@@ -23,6 +31,42 @@ class TransactionBroken(Exception):
 
 class CheckpointRefused(Exception):
     """The checkpoint of an atomic action was refused: its transaction must not commit."""
+
+
+def connect(using: str, signal: Signal) -> None:
+    """A database that is away before user code is entered costs time, not an attempt. Raises `Aborted` as soon as the
+    attempt is asked to stop."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            refresh_connections(own_connections())
+            connections[using].ensure_connection()
+            return
+        except DatabaseError as error:
+            if not is_connection_lost(error):
+                raise
+        signal.wait(pause)
+        signal.raise_if_aborted()
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def was_applied(lease: Lease, ordinal: int, number: int, *, compensating: bool) -> bool:
+    """Whether the checkpoint of that attempt was committed, asked on a connection of its own: the node tells, whatever
+    its neighbours have settled since."""
+    question = [
+        (settle_sql.LOCK_RUNS, (plain([lease.run_id]),)),
+        (settle_sql.OUTCOME, (lease.node(ordinal), compensating, number)),
+    ]
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            connections[conf.DATABASE].close()
+            return bool(DjangoPort().run_now(question)[1])
+        except DatabaseError as error:
+            if not is_connection_lost(error):
+                raise
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
 
 
 class Blocks:

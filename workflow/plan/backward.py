@@ -48,6 +48,8 @@ class Undo:
         self.run = run
         self.inflight: set[int] = set()
         """The action whose compensation is at work in this process. A plan that is made anew is told before `begin`."""
+        self._resumed: int | None = None
+        """The action whose compensation goes on after it was suspended, until that is started."""
         self._attempt = [node.compensate_attempt for node in run.nodes]
         self._failures = [
             tree.nodes[ordinal].path
@@ -74,6 +76,7 @@ class Undo:
             # One that suspended itself spends no attempt.
             if step is None and self.run.nodes[ordinal].due_in is not None:
                 self._attempt[ordinal] -= 1
+                self._resumed = ordinal
             elif self._is_lost_for_good():
                 seen = self.run.last_error or FailureCode.LEASE_HEARTBEAT_LOST
                 message = f"attempt {self._number()} was lost with its worker ({seen})"
@@ -251,7 +254,9 @@ class Undo:
         self.inflight.add(ordinal)
         # A step is found again by its handler, which has to be started as it was then.
         state = self.run.state if step is None else state_before(self.tree, self.run, ordinal)
-        self._draft.move.starts.append(Start(ordinal, attempt, state, compensation=True, step=step))
+        start = Start(ordinal, attempt, state, compensation=True, step=step)
+        start.resumed, self._resumed = ordinal == self._resumed, None
+        self._draft.move.starts.append(start)
         return self._draft.close()
 
     def _over(self) -> Move:

@@ -175,6 +175,8 @@ class Start:
     compensation: bool = False
     step: str | None = None
     """The key of the step that is to be undone, instead of the action: `state` is what its handler was started with."""
+    resumed: bool = False
+    """Whether the attempt has been suspended before."""
 
 
 @dataclass(slots=True)

@@ -356,7 +356,9 @@ class Unit(Settling):
     def _launch(self, ordinal: int) -> None:
         self.inflight.add(ordinal)
         self._order.started(ordinal)
-        self._draft.move.starts.append(Start(ordinal, self.attempt[ordinal], self.states.of(ordinal)))
+        start = Start(ordinal, self.attempt[ordinal], self.states.of(ordinal))
+        start.resumed = ordinal in self.resumed
+        self._draft.move.starts.append(start)
 
     def _lost(self, ordinal: int) -> None:
         """An attempt that is `running` at the claim died with its worker; the reason is on the job."""

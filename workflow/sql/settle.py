@@ -260,9 +260,11 @@ SELECT x.id, x.kind, CASE WHEN x.kind <> 'check' THEN x.run END, x.node,
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[], %s::float8[])
      AS x(boundary, run, id, kind, node, delay)
 JOIN workflow_run AS r ON r.id = x.run AND r.boundary = x.boundary
+LEFT JOIN workflow_node AS n ON n.id = x.node
+WHERE x.kind <> 'unit' OR n.status IN {_LIVE}
 ON CONFLICT (run_id, node_id) DO NOTHING
 """
-"""A check job belongs to no run: it would have the node of a queued wait stage, whose own job it would keep from
+"""A node that has settled since its unit read the run gets no job: it would be left behind. A check job belongs to no run: it would have the node of a queued wait stage, whose own job it would keep from
 being added when the wait is over. It is in the queue of deliveries: were it in the run's, and that paused, then the
 wait's deadline could pass although its event was there in time."""
 

@@ -24,7 +24,9 @@ from workflow.executor import (
     clean_connections,
     clean_shared_connections,
 )
+from workflow.executor.interrupt import HEED
 from workflow.plan import Boundary, Change, Fact
+from workflow.signals import TIMEOUT
 from workflow.store.committer import Committer
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
@@ -193,11 +195,14 @@ class WorkerRuntime:
     def _press(self, attempt: Attempt, running: _Running, now: float) -> None:
         if not running.told_at:
             running.told_at = now
-        elif (
-            now - running.told_at > ZOMBIE_GRACE
-            and running.work is not None
-            and self._pool.abandon(running.work)
-        ):
+        if running.work is None:
+            return
+        patience = ZOMBIE_GRACE
+        if attempt.signal.reason == TIMEOUT and attempt.heeds_signal:
+            patience += HEED
+            if now - running.told_at > HEED:
+                attempt.user_code.interrupt()
+        if now - running.told_at > patience and self._pool.abandon(running.work):
             del self._running[attempt]
             logger.warning(
                 "%s does not stop: its thread is given up and replaced (%d such threads)",
