@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
@@ -76,6 +78,17 @@ def test_days_may_be_a_fraction() -> None:
 def test_zero_days_is_all_that_is_over() -> None:
     finished(0.0001)
     assert workflows.prune(0) == 1
+
+
+def test_zero_days_is_also_what_was_over_within_the_same_transaction() -> None:
+    """As in a project's `TestCase`, in which `now()` stands still."""
+    workflows.cancel(workflows.dispatch(PLAIN).run_id)
+    workflows.publish("nobody.waits")
+    counted = StringIO()
+    call_command("workflow:prune", days=0, dry_run=True, stdout=counted)
+    assert workflows.prune(0) == 1
+    assert kept(Run) == kept(Event) == set()
+    assert counted.getvalue() == "Would drop 1 run and 1 event.\n"
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 100])

@@ -241,7 +241,7 @@ class Workflows:
         )
 
     def prune(self, days: float, batch_size: int = 1000) -> int:
-        """Drop runs that finished more than ``days`` ago, with all that is theirs; returns how many.
+        """Drop runs that finished ``days`` ago or earlier, with all that is theirs; returns how many.
 
         Events of that age go too, except those that a run could still take: see the statement. Works in
         batches, each a transaction of its own unless the caller has one; can be broken off at any time.

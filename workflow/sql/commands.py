@@ -374,14 +374,17 @@ Inserting an event_id that an open transaction holds waits for its end.
 # --- prune --------------------------------------------------------------------------------------
 
 PRUNE_CUTOFF: Final = """
-SELECT (now() - %(seconds)s * interval '1 second')::text,
+SELECT (statement_timestamp() - %(seconds)s * interval '1 second')::text,
        coalesce((SELECT min(created_at) FROM workflow_run WHERE finished_at IS NULL), 'infinity')::text
 """
-"""What is old, fixed at the start, and since when there are live runs."""
+"""What is old, fixed at the start, and since when there are live runs.
+
+`now()` would stand at the beginning of the caller's transaction, and what it has published since would not be old yet.
+"""
 
 PRUNE_RUNS: Final = """
 WITH old AS MATERIALIZED (
-    SELECT id FROM workflow_run WHERE finished_at < %(cutoff)s::timestamptz
+    SELECT id FROM workflow_run WHERE finished_at <= %(cutoff)s::timestamptz
     ORDER BY finished_at LIMIT %(batch)s
     FOR UPDATE SKIP LOCKED
 ), history AS (
@@ -400,7 +403,7 @@ DELETE FROM workflow_run AS r USING old WHERE r.id = old.id
 PRUNE_EVENTS: Final = """
 WITH old AS MATERIALIZED (
     SELECT e.id FROM workflow_event AS e
-    WHERE e.at < %(cutoff)s::timestamptz AND e.id > %(after)s
+    WHERE e.at <= %(cutoff)s::timestamptz AND e.id > %(after)s
       AND (e.correlation IS NULL OR e.at < %(oldest_run)s::timestamptz)
       AND NOT (
           EXISTS (SELECT 1 FROM workflow_job AS j WHERE j.run_id IS NULL AND j.node_id = e.id)

@@ -403,7 +403,7 @@ def publish(
 
 
 def prune(using: str, seconds: float, batch: int) -> tuple[int, int]:
-    """Drops runs that finished longer ago than that, and events; returns how many of either.
+    """Drops runs that finished that long ago or earlier, and events; returns how many of either.
 
     One statement a batch, each a transaction of its own unless the caller has one.
     """

@@ -214,7 +214,7 @@ class TestPrune:
     def test_days_can_be_given(self, old_and_new):
         assert call("workflow:prune", "--days", "30") == "Dropped 1 run and 1 event.\n"
         assert call("workflow:prune", days=0.5, batch_size=1) == "Dropped 1 run and 1 event.\n"
-        assert call("workflow:prune", "--days", "0") == "Dropped 1 run and 0 events.\n"
+        assert call("workflow:prune", "--days", "0") == "Dropped 1 run and 1 event.\n"
         assert list(Run.objects.values_list("id", flat=True)) == [old_and_new["living"]]
 
     @pytest.mark.parametrize(("days", "runs", "events"), [(30, 1, 1), (5, 2, 2), (50, 0, 0)])

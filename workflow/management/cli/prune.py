@@ -51,8 +51,8 @@ class Command(WorkflowCommand):
         waited_for = Exists(Node.objects.filter(wait_event=OuterRef("type"))) | Exists(
             Step.objects.filter(wait_event=OuterRef("type"))
         )
-        events = Event.objects.using(conf.DATABASE).filter(not_needed, at__lt=cutoff)
-        return runs.filter(finished_at__lt=cutoff).count(), events.exclude(undelivered & waited_for).count()
+        events = Event.objects.using(conf.DATABASE).filter(not_needed, at__lte=cutoff)
+        return runs.filter(finished_at__lte=cutoff).count(), events.exclude(undelivered & waited_for).count()
 
 
 def _counted(count: int, word: str) -> str:
