@@ -401,6 +401,26 @@ def test_a_body_that_ends_after_its_run_was_cancelled_is_recorded_as_failed(comp
     assert body.finished_at is not None
 
 
+def test_a_retry_that_does_again_what_came_before_asks_the_steps_of_what_had_failed_anew() -> None:
+    prices = iter((1, 2))
+
+    def buy(state: dict[str, Any], ctx: Any) -> Any:
+        quote = ctx.step.run("quote", lambda: state["price"] * 100)
+        if not calls:
+            calls.append("failed")
+            raise Fatal("no stock")
+        return {"quote": quote}
+
+    priced = Stage("a", run=lambda state: {"price": next(prices)})
+    workflow = Workflow("w", stages=[priced, Stage("b", run=buy)], on_failure="halt")
+    handle = workflows.dispatch(workflow, {})
+    drain(handle.run_id)
+    assert handle.status().run.status == "failed"
+    workflows.retry(handle.run_id, from_node="w.a")
+    drain(handle.run_id)
+    assert handle.status().run.state == {"price": 2, "quote": 200}
+
+
 def test_a_body_that_outlives_its_last_attempt_is_recorded_as_failed_and_called_again_by_a_retry() -> None:
     def body(signal: Any) -> str:
         calls.append("body")

@@ -190,10 +190,16 @@ HAS_NODE: Final = "SELECT 1 FROM workflow_node WHERE run_id = %(run)s AND path =
 FORGET_STEPS: Final = """
 DELETE FROM workflow_step AS s
 USING workflow_node AS n
-WHERE n.run_id = %(run)s AND n.path = ANY(%(paths)s::text[]) AND n.status IN ('completed', 'skipped')
+WHERE n.run_id = %(run)s AND n.path = ANY(%(paths)s::text[])
   AND s.run_id = n.run_id AND s.node_id = n.id
+  AND EXISTS (SELECT 1 FROM workflow_node AS done
+              WHERE done.run_id = %(run)s AND done.path = ANY(%(paths)s::text[])
+                AND done.status IN ('completed', 'skipped'))
 """
-"""What is done again from the start starts with an empty ledger; what merely failed goes on from its own."""
+"""All that is done again starts with an empty ledger if any of it was done, or skipped, before: what had failed after
+that is given another state, and its ledger was made of the old one. Else the state is the same, and what had failed
+goes on from its own. Under the run's lock, before RESET_NODES.
+"""
 
 REOPEN_STEPS: Final = """
 UPDATE workflow_step SET error = error - 'attempt' WHERE run_id = %(run)s AND status = 'failed'
