@@ -130,7 +130,12 @@ SETTINGS: tuple[Setting, ...] = (
         "SWEEP_INTERVAL", 15, 0.01, "How often a worker looks for stale leases, expired waits and stuck runs."
     ),
     _seconds("SHUTDOWN_GRACE", 30, 0, "How long a stopping worker waits for the handlers that it runs."),
-    _seconds("MAX_BACKOFF", 3600, 0.01, "The longest wait between two attempts, whatever is asked for."),
+    _seconds(
+        "MAX_BACKOFF",
+        3600,
+        0.01,
+        "The longest wait between two attempts that the default backoff comes to; what is named is kept.",
+    ),
     Setting(
         "BACKOFF_JITTER",
         0.0,

@@ -1,8 +1,9 @@
 """How long to wait after a failed attempt. Pure: no clock, no settings, no randomness of its own.
 
 Without a ``backoff`` an inline action waits 1 s times the attempt, a queued one 0.5 s doubling with each
-attempt; a number of seconds or a ``timedelta`` b means b times the attempt; a callable is asked. Nothing
-waits longer than ``longest``. ``jittered`` spreads delays, for those who ask for it.
+attempt, and neither longer than ``longest``; a number of seconds or a ``timedelta`` b means b times the
+attempt; a callable is asked. What a project names itself is kept as it is, up to ``FOR_EVER``. ``jittered``
+spreads delays, for those who ask for it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from workflow.errors import Retry
+from workflow.times import FOR_EVER
 
 MAX_BACKOFF = 3600.0
-"""Seconds that nothing waits longer than, unless ``WORKFLOW["MAX_BACKOFF"]`` says otherwise."""
+"""Seconds that nothing waits longer than by default, unless ``WORKFLOW["MAX_BACKOFF"]`` says otherwise."""
 _MAX_DOUBLINGS = 64  # 0.5 s doubled as often is past any limit that can be set; 2.0 ** 1024 would overflow
 
 Backoff = int | float | timedelta | Callable[[int], "int | float | timedelta"] | None
@@ -31,17 +33,22 @@ class BackoffInvalid(Exception):
 
 
 def delay(backoff: Backoff, attempt: int, via: str, longest: float = MAX_BACKOFF) -> float:
-    """Seconds from the failure of ``attempt`` (1-based) to the next, from 0 to ``longest``.
+    """Seconds from the failure of ``attempt`` (1-based) to the next, from 0 to ``bound(backoff, longest)``.
 
     ``via`` is the placement, "inline" or "queue". Raises ``BackoffInvalid``, but only for a callable.
     """
     if backoff is None:
         return default_delay(attempt, via, longest)
     if isinstance(backoff, timedelta):
-        return _capped(backoff.total_seconds(), attempt, longest)
+        return _times(backoff.total_seconds(), attempt)
     if isinstance(backoff, int | float):
-        return _capped(backoff, attempt, longest)
-    return _asked(backoff, attempt, default_delay(attempt, via, longest), longest)
+        return _times(backoff, attempt)
+    return _asked(backoff, attempt, default_delay(attempt, via, longest))
+
+
+def bound(backoff: Backoff, longest: float = MAX_BACKOFF) -> float:
+    """Seconds that no delay of this backoff is longer than: ``longest`` holds for the engine's own alone."""
+    return longest if backoff is None else FOR_EVER
 
 
 def default_delay(attempt: int, via: str, longest: float = MAX_BACKOFF) -> float:
@@ -51,8 +58,8 @@ def default_delay(attempt: int, via: str, longest: float = MAX_BACKOFF) -> float
     return float(min(attempt, longest))
 
 
-def named_delay(asked: Retry, longest: float = MAX_BACKOFF) -> float | None:
-    """The delay that a handler's ``Retry`` names, in seconds, never past ``longest``; None leaves it to the backoff.
+def named_delay(asked: Retry) -> float | None:
+    """The delay that a handler's ``Retry`` names, in seconds, never past ``FOR_EVER``; None leaves it to the backoff.
 
     So does what is no delay at all: a subclass may have set anything, and the attempt has failed all the same.
     """
@@ -61,7 +68,7 @@ def named_delay(asked: Retry, longest: float = MAX_BACKOFF) -> float | None:
         seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:  # NaN is not
         return None
-    return float(min(seconds, longest))
+    return float(min(seconds, FOR_EVER))
 
 
 def jittered(seconds: float, jitter: float, chance: float, longest: float = MAX_BACKOFF) -> float:
@@ -72,14 +79,14 @@ def jittered(seconds: float, jitter: float, chance: float, longest: float = MAX_
     return min(max(seconds * (1 + jitter * (2 * chance - 1)), 0.0), float(longest))
 
 
-def _capped(base: float, attempt: int, longest: float) -> float:
+def _times(base: float, attempt: int) -> float:
     # Both are bounded before they are multiplied: a huge whole number does not fit a float.
-    if base >= longest:
-        return float(longest)
-    return min(float(base) * min(attempt, 2**53), float(longest))
+    if base >= FOR_EVER:
+        return FOR_EVER
+    return min(float(base) * min(attempt, 2**53), FOR_EVER)
 
 
-def _asked(backoff: Callable[[int], object], attempt: int, default: float, longest: float) -> float:
+def _asked(backoff: Callable[[int], object], attempt: int, default: float) -> float:
     try:
         answer = backoff(attempt)
         if isinstance(answer, timedelta):
@@ -95,4 +102,4 @@ def _asked(backoff: Callable[[int], object], attempt: int, default: float, longe
         raise BackoffInvalid(f"the backoff function must return a number of seconds, not a {kind}", default)
     if not 0 <= answer < float("inf"):  # NaN fails this too
         raise BackoffInvalid("the backoff function must return a finite number, 0 or more", default)
-    return float(min(answer, longest))
+    return float(min(answer, FOR_EVER))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from workflow.conf import MAX_SECONDS, conf
 from workflow.errors import Retry
-from workflow.retry import MAX_BACKOFF, BackoffInvalid, delay, jittered, named_delay
+from workflow.retry import MAX_BACKOFF, BackoffInvalid, bound, delay, jittered, named_delay
+from workflow.times import FOR_EVER
 
 HUGE = [46, 47, 1023, 1025, 10**6, 10**30]
 
@@ -37,8 +38,8 @@ def test_queued_actions_wait_half_a_second_and_double_it() -> None:
 def test_huge_attempts_and_bases_wait_the_longest_time_and_nothing_overflows(backoff: Any, via: str) -> None:
     waits = [delay(backoff, attempt, via) for attempt in HUGE]
     assert waits == sorted(waits)
-    assert waits[-1] == MAX_BACKOFF
-    assert all(0 <= wait <= MAX_BACKOFF for wait in waits)
+    assert waits[-1] == bound(backoff)
+    assert all(0 <= wait <= bound(backoff) for wait in waits)
 
 
 @pytest.mark.parametrize("base", [1.5, timedelta(seconds=1.5)])
@@ -65,9 +66,18 @@ def test_a_callable_gets_the_attempt_that_failed() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "seconds"),
-    [(0, 0), (2.5, 2.5), (timedelta(minutes=1), 60), (4000, 3600), (10**400, 3600), (1e308, 3600)],
+    [
+        (0, 0),
+        (2.5, 2.5),
+        (timedelta(minutes=1), 60),
+        (86_400, 86_400),
+        (10**400, FOR_EVER),
+        (1e308, FOR_EVER),
+    ],
 )
-def test_the_answer_of_a_callable_is_capped(answer: Any, seconds: float) -> None:
+def test_the_answer_of_a_callable_is_kept_up_to_the_longest_that_anything_waits(
+    answer: Any, seconds: float
+) -> None:
     assert delay(lambda attempt: answer, 1, "inline") == seconds
 
 
@@ -101,9 +111,9 @@ def test_a_callable_that_raises_names_the_default_to_wait_instead(error: BaseExc
         (0, 0),
         (2.5, 2.5),
         (timedelta(minutes=1), 60),
-        (7200, 3600),
-        (10**400, 3600),
-        (float("inf"), 3600),
+        (86_400, 86_400),
+        (10**400, FOR_EVER),
+        (float("inf"), FOR_EVER),
         (-1, None),
         (float("nan"), None),
         (True, None),
@@ -138,17 +148,31 @@ def test_the_default_cap_is_the_settings_default() -> None:
     assert conf.MAX_BACKOFF == MAX_BACKOFF == 3600
 
 
-@pytest.mark.parametrize(
-    "backoff",
-    [None, 7, timedelta(minutes=5), lambda attempt: 10**9],
-    ids=["default", "seconds", "timedelta", "callable"],
-)
 @pytest.mark.parametrize("via", ["inline", "queue"])
 @pytest.mark.parametrize("longest", [0.01, 30, 3600, MAX_SECONDS])
-def test_another_cap_holds_for_every_kind_of_backoff(backoff: Any, via: str, longest: float) -> None:
-    waits = [delay(backoff, attempt, via, longest) for attempt in [1, *HUGE]]
+def test_another_cap_holds_for_the_default(via: str, longest: float) -> None:
+    waits = [delay(None, attempt, via, longest) for attempt in [1, *HUGE]]
     assert all(0 < wait <= longest for wait in waits)
-    assert waits[-1] == min(longest, 10**9 if callable(backoff) else longest)
+    assert waits[-1] == longest == bound(None, longest)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "seconds"),
+    [
+        (7200, 14_400),
+        (timedelta(hours=1), 7200),
+        (lambda attempt: 86_400, 86_400),
+        (lambda attempt: timedelta(days=attempt), 172_800),
+    ],
+    ids=["seconds", "timedelta", "callable", "callable-timedelta"],
+)
+@pytest.mark.parametrize("via", ["inline", "queue"])
+@pytest.mark.parametrize("longest", [0.01, 3600])
+def test_what_a_project_names_is_kept_whatever_the_cap(
+    backoff: Any, seconds: float, via: str, longest: float
+) -> None:
+    assert delay(backoff, 2, via, longest) == seconds
+    assert bound(backoff, longest) == FOR_EVER
 
 
 def test_the_default_after_a_useless_answer_is_capped_too() -> None:
@@ -175,6 +199,7 @@ def test_jitter_never_makes_a_delay_negative_or_longer_than_the_cap() -> None:
     assert jittered(0, 1, 1) == 0
     assert jittered(3600, 1, 1) == MAX_BACKOFF
     assert jittered(50, 0.5, 1, longest=60) == 60
+    assert jittered(FOR_EVER, 1, 1, longest=FOR_EVER) == FOR_EVER
 
 
 @given(
@@ -191,5 +216,5 @@ def test_delays_grow_with_the_attempt_and_stay_within_bounds(
     base: Any, attempts: list[int], via: str
 ) -> None:
     waits = [delay(base, attempt, via) for attempt in sorted(attempts)]
-    assert all(isinstance(wait, float) and 0 <= wait <= MAX_BACKOFF for wait in waits)
+    assert all(isinstance(wait, float) and 0 <= wait <= bound(base) for wait in waits)
     assert all(earlier <= later for earlier, later in itertools.pairwise(waits))

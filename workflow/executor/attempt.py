@@ -403,7 +403,7 @@ class Attempt:
         final = (
             isinstance(error, Fatal | StepKeyReused | Strayed | CheckpointRefused) or code in NEVER_RETRIED
         )
-        delay = retry.named_delay(error, conf.MAX_BACKOFF) if isinstance(error, Retry) else None
+        delay = retry.named_delay(error) if isinstance(error, Retry) else None
         described = describe(cause, code, self.path)
         return self.failed(described, delay=delay, final=final, notes=notes)
 
@@ -418,18 +418,19 @@ class Attempt:
         """The fact of a failed attempt; without a `delay` of its own the action's backoff says how long to wait."""
         if delay is None and not final:
             delay, error = self._backoff(error)
-        return Failed(self.ordinal, error, min(delay or 0.0, conf.MAX_BACKOFF), final, notes)
+        return Failed(self.ordinal, error, delay or 0.0, final, notes)
 
     def _backoff(self, error: dict[str, Any]) -> tuple[float, dict[str, Any]]:
         """How long the next attempt waits, and the error, which says so if the backoff function is at fault."""
         longest = conf.MAX_BACKOFF
+        bound = retry.bound(self.action.backoff, longest)
         try:
             seconds = retry.delay(self.action.backoff, self.number, self.action.via, longest)
         except retry.BackoffInvalid as invalid:
-            seconds = invalid.default_delay
+            seconds, bound = invalid.default_delay, longest
             logger.warning("%s: %s; waiting %.1f s", self.path, invalid, seconds)
             error = {**error, "message": f"{error['message']} [{invalid}]"}
-        return retry.jittered(seconds, conf.BACKOFF_JITTER, random.random(), longest), error
+        return retry.jittered(seconds, conf.BACKOFF_JITTER, random.random(), bound), error
 
     def timed_out(self, code: FailureCode, seconds: float) -> Failed:
         """The fact of an attempt whose time is up."""
