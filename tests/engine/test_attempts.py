@@ -79,8 +79,26 @@ def test_a_callable_backoff_is_given_the_attempt_that_failed() -> None:
         raise RuntimeError("no")
 
     status = run_through(staged(Action("fail", fail, backoff=backoff)), seconds=30, rounds=3)
-    assert asked[:2] == [1, 2]
+    assert asked == [1, 2]
     assert status.run.status == "compensated"
+
+
+def test_a_callable_backoff_is_asked_for_a_compensation_too_and_not_after_its_last_attempt() -> None:
+    asked: list[int] = []
+
+    def backoff(attempt: int) -> float:
+        asked.append(attempt)
+        return 0
+
+    def fail(state: dict[str, Any]) -> None:
+        raise RuntimeError("no")
+
+    done = Action(
+        "done", lambda state: None, backoff=backoff, compensate=fail, compensate_attempts=4, attempts=1
+    )
+    stages = [Stage("a", actions=[done]), Stage("b", actions=[Action("bad", fail, attempts=1)])]
+    run_through(Workflow("w", stages=stages), seconds=1)
+    assert asked == [1, 2, 3]
 
 
 @pytest.mark.parametrize("backoff", [lambda a: 1 / 0, lambda a: float("nan"), lambda a: -1, lambda a: "soon"])
@@ -96,7 +114,10 @@ def test_a_backoff_that_is_no_use_ends_the_attempt_with_the_default_delay(backof
     assert "backoff" in error["message"]
     advance(1)
     drain(handle.run_id)
-    assert handle.status().run.status == "compensated"
+    run = handle.status().run
+    assert run.status == "compensated"
+    assert run.error is not None
+    assert run.error["message"] == "no", "after the last attempt it is not asked"
 
 
 class Stop(BaseException):

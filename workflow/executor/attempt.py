@@ -416,7 +416,8 @@ class Attempt:
         notes: Notes | None = None,
     ) -> Failed:
         """The fact of a failed attempt; without a `delay` of its own the action's backoff says how long to wait."""
-        if delay is None and not final:
+        most = self.action.compensate_attempts if self.compensating else self.action.attempts
+        if delay is None and not final and self.number < most:  # after the last one nobody waits
             delay, error = self._backoff(error)
         return Failed(self.ordinal, error, delay or 0.0, final, notes)
 
