@@ -30,7 +30,7 @@ class Setting:
     ``unit`` decides the type: "seconds" (a number or a ``timedelta``), "days" (a number), "bytes" (a whole
     number) or "function" (a dotted path, a callable or None); with "" the default tells: a number, a whole number, a
     string, or a list of strings. ``default`` is a value, or a function of ``Conf`` for one that follows from other
-    settings.
+    settings; ``longest`` is one, too, up to which what is given counts.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Setting:
     minimum: float | None
     doc: str
     maximum: float | None = None
+    longest: Callable[[Conf], float] | None = None
 
     def fault(self, value: object) -> str | None:
         """What is wrong with ``value``, or None."""
@@ -84,9 +85,18 @@ def _seconds(
     default: float | Callable[[Conf], float],
     minimum: float,
     doc: str,
-    maximum: float = MAX_SECONDS,
+    longest: Callable[[Conf], float] | None = None,
 ) -> Setting:
-    return Setting(name, default, "seconds", minimum, doc, maximum)
+    return Setting(name, default, "seconds", minimum, doc, MAX_SECONDS, longest)
+
+
+def _longest_heartbeat(conf: Conf) -> float:
+    # Two renewals in a row may come late or be lost before a lease counts as stale.
+    return conf.STALE_LEASE_THRESHOLD / 3
+
+
+def _heartbeat_interval(conf: Conf) -> float:
+    return min(60, _longest_heartbeat(conf))
 
 
 def _stuck_threshold(conf: Conf) -> float:
@@ -100,9 +110,10 @@ SETTINGS: tuple[Setting, ...] = (
     _seconds("POLL_INTERVAL", 1.0, 0.01, "How often an idle worker looks for due jobs, woken or not."),
     _seconds(
         "HEARTBEAT_INTERVAL",
-        60,
+        _heartbeat_interval,
         0.01,
-        "How often a worker renews its leases; at most a third of STALE_LEASE_THRESHOLD.",
+        "How often a worker renews its leases: three times in STALE_LEASE_THRESHOLD at least; 60 by default.",
+        _longest_heartbeat,
     ),
     _seconds(
         "STALE_LEASE_THRESHOLD",
@@ -194,8 +205,8 @@ class Conf:
             raise AttributeError(f"WORKFLOW has no setting {name!r}{did_you_mean(name)}")
         given = _given()
         if name in given:
-            value = given[name]
-            return value.total_seconds() if isinstance(value, timedelta) else value
+            value = _plain(given[name])
+            return value if setting.longest is None else min(value, setting.longest(self))
         default = setting.default
         if callable(default):
             return default(self)
@@ -217,11 +228,12 @@ def validate() -> list[tuple[str, str]]:
             found.append((str(key), f"is no setting of WORKFLOW{did_you_mean(key)}"))
         elif fault := setting.fault(value):
             found.append((key, fault))
-    if not {"HEARTBEAT_INTERVAL", "STALE_LEASE_THRESHOLD"} & {key for key, _ in found}:
-        # Two renewals in a row may come late or be lost before a lease counts as stale.
-        heartbeat, longest = conf.HEARTBEAT_INTERVAL, conf.STALE_LEASE_THRESHOLD / 3
-        if heartbeat > longest:
-            rule = f"must be at most a third of STALE_LEASE_THRESHOLD, {longest:g} seconds"
+    asked = given.get("HEARTBEAT_INTERVAL")
+    if asked is not None and not {"HEARTBEAT_INTERVAL", "STALE_LEASE_THRESHOLD"} & {key for key, _ in found}:
+        # A little too rare is put right at each access; this rare is a mistake about what a lease is.
+        heartbeat, half = _plain(asked), conf.STALE_LEASE_THRESHOLD / 2
+        if heartbeat >= half:
+            rule = f"must be below half of STALE_LEASE_THRESHOLD, {half:g} seconds"
             found.append(("HEARTBEAT_INTERVAL", f"{rule}, not {heartbeat:g}"))
     return found
 
@@ -237,6 +249,10 @@ def _given() -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"WORKFLOW must be a dict, not {_show(given)}")
     return given
+
+
+def _plain(value: Any) -> Any:
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _path_fault(value: object) -> str | None:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
 import workflow
 from workflow import checks, conf, errors, states, testing
@@ -85,10 +86,15 @@ def shown_bounds(setting: conf.Setting) -> str:
     return f"{setting.minimum:g} to {setting.maximum:.0f}"
 
 
+SHOWN_DEFAULTS = {
+    "HEARTBEAT_INTERVAL": "`min(60, STALE_LEASE_THRESHOLD / 3)`",
+    "STUCK_THRESHOLD": "`max(3 * STALE_LEASE_THRESHOLD, 300)`",
+}
+
+
 def shown_default(setting: conf.Setting) -> str:
     if callable(setting.default):
-        assert setting.name == "STUCK_THRESHOLD"
-        return "`max(3 * STALE_LEASE_THRESHOLD, 300)`"
+        return SHOWN_DEFAULTS[setting.name]
     return f'`"{setting.default}"`' if isinstance(setting.default, str) else f"`{setting.default!r}`"
 
 
@@ -102,8 +108,11 @@ def test_settings_their_defaults_units_and_bounds() -> None:
     assert len(rows(section(page("settings"), "Settings"))) == len(conf.SETTINGS)
 
 
-def test_the_default_that_follows_from_another_setting_is_the_one_that_is_shown() -> None:
-    assert conf.conf.STUCK_THRESHOLD == max(3 * conf.conf.STALE_LEASE_THRESHOLD, 300)
+@pytest.mark.parametrize("threshold", [30, 3000])
+def test_the_defaults_that_follow_from_another_setting_are_those_that_are_shown(threshold: float) -> None:
+    with override_settings(WORKFLOW={"STALE_LEASE_THRESHOLD": threshold}):
+        assert max(3 * threshold, 300) == conf.conf.STUCK_THRESHOLD
+        assert min(60, threshold / 3) == conf.conf.HEARTBEAT_INTERVAL
 
 
 def test_system_checks() -> None:

@@ -48,7 +48,7 @@ def test_every_wrong_setting_is_reported_at_once() -> None:
 def test_heartbeats_too_rare_for_the_lease_are_an_error() -> None:
     [(_, message)] = found(check_settings, HEARTBEAT_INTERVAL=60, STALE_LEASE_THRESHOLD=60)
     assert message == (
-        'WORKFLOW["HEARTBEAT_INTERVAL"] must be at most a third of STALE_LEASE_THRESHOLD, 20 seconds, not 60.'
+        'WORKFLOW["HEARTBEAT_INTERVAL"] must be below half of STALE_LEASE_THRESHOLD, 30 seconds, not 60.'
     )
 
 

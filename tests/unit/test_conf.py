@@ -71,6 +71,45 @@ def test_the_stuck_threshold_follows_the_stale_lease_threshold(
         assert conf.STUCK_THRESHOLD == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"STALE_LEASE_THRESHOLD": 30}, 10),
+        ({"STALE_LEASE_THRESHOLD": timedelta(minutes=1)}, 20),
+        ({"STALE_LEASE_THRESHOLD": 0.03}, 0.01),
+        ({"STALE_LEASE_THRESHOLD": 180}, 60),
+        ({"STALE_LEASE_THRESHOLD": 400}, 60),
+    ],
+)
+def test_heartbeats_that_nobody_has_set_follow_the_stale_lease_threshold(
+    given: dict[str, Any], expected: float
+) -> None:
+    assert faults(**given) == []
+    with override_settings(WORKFLOW=given):
+        assert conf.HEARTBEAT_INTERVAL == expected
+
+
+@pytest.mark.parametrize(
+    ("interval", "threshold", "expected"),
+    [
+        (0.2, 2, 0.2),
+        (20, 60, 20),
+        (100, 400, 100),
+        (0.7, 2, 2 / 3),
+        (1, 2.5, 2.5 / 3),
+        (29.9, 60, 20),
+        (timedelta(seconds=29), timedelta(minutes=1), 20),
+    ],
+)
+def test_heartbeats_somewhat_too_rare_for_the_lease_are_made_more_frequent(
+    interval: Any, threshold: Any, expected: float
+) -> None:
+    given = {"HEARTBEAT_INTERVAL": interval, "STALE_LEASE_THRESHOLD": threshold}
+    assert faults(**given) == []
+    with override_settings(WORKFLOW=given):
+        assert conf.HEARTBEAT_INTERVAL == expected
+
+
 @pytest.mark.parametrize("name", SECONDS)
 def test_a_duration_may_be_a_timedelta(name: str) -> None:
     with override_settings(WORKFLOW={name: timedelta(minutes=1.5)}):
@@ -179,8 +218,9 @@ def test_wrong_types_and_values_out_of_bounds_are_named(key: str, value: Any, ru
 @pytest.mark.parametrize(
     "given",
     [
-        {"HEARTBEAT_INTERVAL": 101},
-        {"STALE_LEASE_THRESHOLD": 60},
+        {"HEARTBEAT_INTERVAL": 150},
+        {"HEARTBEAT_INTERVAL": 1, "STALE_LEASE_THRESHOLD": 2},
+        {"HEARTBEAT_INTERVAL": timedelta(seconds=45), "STALE_LEASE_THRESHOLD": 60},
         {"HEARTBEAT_INTERVAL": 60, "STALE_LEASE_THRESHOLD": 60},
     ],
     ids=str,
@@ -188,7 +228,7 @@ def test_wrong_types_and_values_out_of_bounds_are_named(key: str, value: Any, ru
 def test_heartbeats_too_rare_for_the_lease_are_refused(given: dict[str, Any]) -> None:
     [(key, message)] = faults(**given)
     assert key == "HEARTBEAT_INTERVAL"
-    assert "at most a third of STALE_LEASE_THRESHOLD" in message
+    assert "below half of STALE_LEASE_THRESHOLD" in message
 
 
 def test_every_setting_says_what_it_means() -> None:

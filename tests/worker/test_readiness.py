@@ -90,7 +90,7 @@ def refused(match: str, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_faulty_setting(workers: Launcher, caplog: pytest.LogCaptureFixture) -> None:
     with override_settings(WORKFLOW={"HEARTBEAT_INTERVAL": 60, "STALE_LEASE_THRESHOLD": 60}):
-        refused("a third of STALE_LEASE_THRESHOLD", caplog)
+        refused("half of STALE_LEASE_THRESHOLD", caplog)
 
 
 def test_a_faulty_definition(workers: Launcher, caplog: pytest.LogCaptureFixture) -> None:
