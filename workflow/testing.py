@@ -43,6 +43,7 @@ from workflow.progress import announce as announce_history
 from workflow.results import RunStatus
 from workflow.sql import testing as sql
 from workflow.store import claims as claims_store
+from workflow.store import commands as commands_store
 from workflow.store.drive import drive
 from workflow.store.events import expire_waits
 from workflow.store.pipeline import Rows, Statement
@@ -63,12 +64,12 @@ def drain(run_id: UUID | str | None = None, timeout: float | timedelta = 10) -> 
 
     Retries, sleeps and waits that come due later stay; `advance` brings them nearer. With `run_id`
     only that run's jobs are run, and the deliveries of events. `timeout` in seconds or a `timedelta`: `TimeoutError`
-    when that much time has passed and still something is due, `RunNotFound` for an id that no run can have.
+    when that much time has passed and still something is due, `RunNotFound` for an id that no run has.
     """
     runtime = _InlineRuntime()
     limit = arguments.seconds(timeout, "timeout")
     deadline = time.monotonic() + limit
-    only = None if run_id is None else str(arguments.run_id(run_id))
+    only = None if run_id is None else str(_known(run_id))
     while True:
         drive(expire_waits(runtime.port, runtime.announce_rows))
         drive(reap_leases(runtime.port))
@@ -82,6 +83,12 @@ def drain(run_id: UUID | str | None = None, timeout: float | timedelta = 10) -> 
             drive(execution.run())
         if time.monotonic() > deadline and (due := _still_due(only)):
             raise TimeoutError(f"something was still due after {limit:g} s: {due}")
+
+
+def _known(run_id: UUID | str) -> UUID:
+    found = arguments.run_id(run_id)
+    commands_store.run_status(conf.DATABASE, found)  # it raises where there is none
+    return found
 
 
 def _still_due(only: str | None) -> str:

@@ -13,7 +13,7 @@ from django.db import DataError, connection, transaction
 from django.test import override_settings
 
 from tests.support.runs import PATIENCE, node, staged
-from workflow import Action, Retry, RunNotFound, Stage, Workflow, parallel, testing, workflows
+from workflow import Action, Retry, RunNotFound, Stage, Workflow, ids, parallel, testing, workflows
 from workflow.models import RunEvent
 from workflow.testing import advance, drain, settle
 
@@ -129,6 +129,15 @@ async def abroken(state: dict[str, Any]) -> None:
 def test_an_id_that_no_run_can_have_is_refused(wrong: Any) -> None:
     with pytest.raises(RunNotFound, match="no run has the id"):
         drain(wrong)
+
+
+def test_an_id_that_no_run_has_is_refused_as_by_settle() -> None:
+    workflows.dispatch(Workflow("w", stages=[Stage("s", run=lambda state: None)]), {})
+    unknown = ids.new_run_id()
+    for call in (drain, settle):
+        with pytest.raises(RunNotFound, match=f"no run has the id {unknown}"):
+            call(unknown)
+    assert workflows.list().items[0].status == "pending"
 
 
 @pytest.mark.parametrize("handler", [broken, abroken])
