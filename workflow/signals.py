@@ -56,7 +56,8 @@ class Signal:
     def add_callback(self, fn: Callable[[], object]) -> None:
         """Calls `fn()` when asked to stop, at once if that was before. Its exceptions are logged.
 
-        Who asks calls it, so whatever it raises ends there, `SystemExit` too.
+        Who asks calls it, in a worker mostly the event loop: `fn` must be quick and use no ORM. Whatever it raises ends
+        there, `SystemExit` too.
         """
         with self._lock:
             if self.reason is None:
