@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -111,11 +112,19 @@ def test_what_an_interruption_makes_of_the_connection_is_no_failure_of_the_demo(
         fails(interrupted=False)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interruption_that_is_lost_in_a_finaliser_is_heard_at_the_next_look() -> None:
+def test_an_interruption_that_is_lost_in_a_finaliser_is_heard_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: printed.append(lost.exc_type))
+
     class Finalised:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGTERM)
+
+    class Wrong:
+        def __del__(self) -> None:
+            raise ValueError
 
     reached: list[bool] = []
 
@@ -124,11 +133,14 @@ def test_an_interruption_that_is_lost_in_a_finaliser_is_heard_at_the_next_look()
             heed()
             Finalised()
             reached.append(True)
+            Wrong()
             heed()
 
     with pytest.raises(KeyboardInterrupt):
         lost()
     assert reached
+    Wrong()
+    assert printed == [ValueError, ValueError], "nothing but the interruption is kept quiet"
 
 
 def test_only_one_demo_runs_at_a_time(manage: Manage) -> None:

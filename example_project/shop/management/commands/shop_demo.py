@@ -112,8 +112,9 @@ def leaving_on_signals() -> Iterator[Callable[[], None]]:
     """SIGTERM and SIGHUP end this process as Ctrl-C does, so that no worker is left behind.
 
     One that comes in the middle of a statement leaves the connection in no state for the next one. What is raised then
-    on the way out is no failure of the demo's. And one that comes while an object is being finalised is heard by
-    nobody: what is yielded raises it once more, to be called now and then.
+    on the way out is no failure of the demo's. And one that comes while an object is being finalised, as each instance
+    of a model is with Django 6.1, is heard by nobody: what is yielded raises it once more, to be called now and then,
+    and Python need not print it.
     """
     told = False
 
@@ -126,6 +127,11 @@ def leaving_on_signals() -> Iterator[Callable[[], None]]:
         if told:
             raise KeyboardInterrupt
 
+    def ignored(lost: sys.UnraisableHookArgs) -> None:
+        if not (told and lost.exc_type is KeyboardInterrupt):
+            report(lost)
+
+    report, sys.unraisablehook = sys.unraisablehook, ignored
     before = {
         number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
@@ -138,3 +144,4 @@ def leaving_on_signals() -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = report
