@@ -3,8 +3,8 @@
 Two ways. A channel layer that other processes read (Redis) gets every entry as a message. Without one,
 PostgreSQL's own channel `workflow_history` is told which runs have new entries, and the web processes
 read those from the table (see docs/decisions/live-without-redis.md). A layer that is missing, broken or
-slow costs a log line a minute, now and then a command a fifth of a second, and nothing else: whoever misses
-an entry sees the gap in `seq`, or looks by itself after a few seconds.
+slow costs a log line a minute and nothing else: whoever misses an entry sees the gap in `seq`, or looks
+by itself after a few seconds.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -32,9 +31,6 @@ logger = logging.getLogger("workflow")
 
 BOUND: Final = 1.0
 """Seconds that a layer gets to take what it is given."""
-PATIENCE: Final = 0.2
-"""Seconds that a command waits for it. Mostly a layer is quicker: its messages are out, in their order, when the
-command returns."""
 FIRST_REST: Final = 5.0
 LONGEST_REST: Final = 60.0
 """Seconds that a layer which did not take a message is left alone for; doubled each time."""
@@ -110,26 +106,15 @@ class Gate:
         self._shut_until = 0.0
         self._rest = FIRST_REST
         self._logged = -LOG_INTERVAL
-        self._awaited_until = 0.0
         self.lost = 0
 
     @property
     def open(self) -> bool:
         return time.monotonic() >= self._shut_until
 
-    @property
-    def awaited(self) -> bool:
-        """Whether a command has left behind what the layer is still taking: others do not wait with it."""
-        return time.monotonic() < self._awaited_until
-
-    def left(self) -> None:
-        """A command has waited long enough. What it has left is over by the bound, in a forked process too."""
-        self._awaited_until = time.monotonic() + BOUND
-
     def passed(self) -> None:
         """The layer took something."""
         self._rest = FIRST_REST
-        self._awaited_until = 0.0
 
     def failed(self, error: BaseException, lost: int) -> None:
         """The layer did not take `lost` messages; it is left alone for a while."""
@@ -232,46 +217,17 @@ def _announce_now(rows: list[HistoryRow], using: str) -> None:
 
 
 def push(messages: Sequence[dict[str, Any]], channel_layer: Any) -> None:
-    """Hands messages to the layer. Never raises; takes `PATIENCE` seconds at most, and none while the layer rests.
-
-    A layer that is slower has the rest of `BOUND`, on a thread that ends with it: a long-lived one would be missing
-    after a fork, and a process that ends waits for this one.
-    """
+    """Hands messages to the layer. Never raises; takes `BOUND` seconds at most, and none while the layer rests."""
     gate = gate_of(channel_layer)
-    if not gate.open or gate.awaited:
+    if not gate.open:
         gate.lost += len(messages)
-    elif not reaches_others(channel_layer):
-        _hand_over(async_to_sync(send), messages, channel_layer)  # its readers are on the caller's loop
-    else:
-        thread = threading.Thread(
-            target=_hand_over, args=(_send_alone, messages, channel_layer), name="workflow-push"
-        )
-        try:
-            thread.start()
-        except RuntimeError as error:  # there are too many, or the interpreter is about to end
-            gate.failed(error, len(messages))
-            return
-        thread.join(PATIENCE)
-        if thread.is_alive():
-            gate.left()
-
-
-def _hand_over(
-    give: Callable[[Any, Sequence[dict[str, Any]]], None],
-    messages: Sequence[dict[str, Any]],
-    channel_layer: Any,
-) -> None:
-    gate = gate_of(channel_layer)
+        return
     try:
-        give(channel_layer, messages)
+        async_to_sync(send)(channel_layer, messages)
     except Exception as error:
         gate.failed(error, len(messages))
     else:
         gate.passed()
-
-
-def _send_alone(channel_layer: Any, messages: Sequence[dict[str, Any]]) -> None:
-    asyncio.run(send(channel_layer, messages))
 
 
 def _notify(ranges: Mapping[str, Range], using: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -71,34 +69,10 @@ class Recording(BaseChannelLayer):  # type: ignore[misc]
         return [message for group, message in self.sent if group == f"workflow.run.{run_id}"]
 
 
-class Held(Recording):
-    """Takes a message only when it is let."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-        self.free = threading.Event()
-
-    async def group_send(self, group: str, message: dict[str, Any]) -> None:
-        self.asked += 1
-        while not self.free.is_set():
-            await asyncio.sleep(0.01)
-        await super().group_send(group, message)
-
-
 @pytest.fixture(autouse=True)
-def layers_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # A busy machine may take its time to begin a thread, and most tests look at what was pushed right after.
-    monkeypatch.setattr(progress, "PATIENCE", PATIENCE)
+def layers_as_before() -> Iterator[None]:
     yield
     channel_layers.backends.clear()
-
-
-def pushed() -> None:
-    """What commands have left behind is over."""
-    for thread in threading.enumerate():
-        if thread.name == "workflow-push":
-            thread.join(PATIENCE)
 
 
 def use(layer: Any) -> Any:
@@ -219,66 +193,6 @@ def test_a_layer_that_takes_nothing_costs_next_to_nothing(
     assert layer.asked <= 3
     lines = [r for r in caplog.records if "takes no messages" in r.getMessage()]
     assert len(lines) == 1
-
-
-def test_a_command_does_not_wait_for_a_layer_that_hangs_nor_do_those_after_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run_ids = [waiting(f"h-{number}") for number in range(3)]
-    monkeypatch.setattr(progress, "PATIENCE", 0.05)
-    monkeypatch.setattr(progress, "BOUND", PATIENCE)
-    layer = use(Held())
-    try:
-        workflows.cancel(run_ids[0])
-        assert progress.gate_of(layer).awaited
-        workflows.cancel(run_ids[1])
-        assert {Run.objects.get(pk=run_id).status for run_id in run_ids[:2]} == {"cancelled"}
-        assert (layer.asked, layer.sent) == (1, [])
-    finally:
-        layer.free.set()
-        pushed()
-    assert [m["name"] for m in layer.of(run_ids[0])] == ["cancelled"]
-    assert layer.of(run_ids[1]) == []
-    monkeypatch.setattr(progress, "PATIENCE", PATIENCE)
-    workflows.cancel(run_ids[2])
-    assert [m["name"] for m in layer.of(run_ids[2])] == ["cancelled"]
-
-
-def test_a_layer_that_hangs_is_given_up_at_its_bound_and_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_ids = [waiting(f"g-{number}") for number in range(2)]
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    monkeypatch.setattr(progress, "BOUND", 0.1)
-    layer = use(Hanging())
-    workflows.cancel(run_ids[0])
-    pushed()
-    assert not progress.gate_of(layer).open
-    workflows.cancel(run_ids[1])
-    assert layer.asked == 1
-
-
-SLOW_AT_THE_END = """
-import asyncio
-import django
-django.setup()
-from channels.layers import BaseChannelLayer
-from workflow import progress
-
-class Slow(BaseChannelLayer):
-    async def group_send(self, group, message):
-        await asyncio.sleep(0.2)
-        print(group, flush=True)
-
-progress.PATIENCE = 0.0
-progress.push([progress.message("r", 1, "cancelled", None, None, None)], Slow())
-print("returned", flush=True)
-"""
-
-
-def test_a_process_that_ends_after_its_command_lets_the_layer_take_what_it_was_given() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SLOW_AT_THE_END], capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert (done.stdout.split(), done.stderr) == (["returned", "workflow", "workflow.run.r"], "")
 
 
 def test_the_log_hears_of_a_broken_layer_once_a_minute(
