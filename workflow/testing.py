@@ -291,9 +291,8 @@ class _Watch:
         assert timeout is not None
         if not self._over.wait(min(timeout, threading.TIMEOUT_MAX)):
             self._execution.expire(attempt, FailureCode.ACTION_TIMEOUT, timeout)
-            if attempt.heeds_signal:
-                self._over.wait(HEED)
-            attempt.user_code.interrupt()
+            if not attempt.heeds_signal or not self._over.wait(HEED):
+                self._execution.cut(attempt)
 
     def __enter__(self) -> None:
         if self._attempt.action.timeout is not None:

@@ -21,6 +21,7 @@ from workflow.executor.execution import Execution
 from workflow.models import Job, Node
 from workflow.plan import RunSnapshot
 from workflow.results import RunHandle
+from workflow.signals import LEASE_LOST
 from workflow.sql import claim as claim_sql
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
@@ -67,7 +68,7 @@ class Beside:
         raise Fatal("no")
 
 
-def once_read(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[None]]) -> None:
+def once_read(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Execution], Awaitable[None]]) -> None:
     """`meanwhile` happens when the run of `w` has been read again for the first time and is not planned on from yet."""
     original, read = Execution._read_again, []
 
@@ -75,7 +76,7 @@ def once_read(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable
         found = await original(self)
         if self.workflow.name == "w" and not read:
             read.append(True)
-            await meanwhile()
+            await meanwhile(self)
         return found
 
     monkeypatch.setattr(Execution, "_read_again", read_again)
@@ -170,7 +171,7 @@ def test_a_stop_while_the_run_is_read_again_spends_no_attempt(
     processes: list[WorkerProcess] = []
     beside, is_stopped = Beside(), threading.Event()
 
-    async def stop() -> None:
+    async def stop(execution: Execution) -> None:
         getattr(processes[0], how)()
         is_stopped.set()
         await asyncio.sleep(0.3)
@@ -244,7 +245,7 @@ def test_a_child_that_settles_while_the_run_is_read_again_leaves_no_job(
     beside = Beside()
     is_read, is_over = threading.Event(), threading.Event()
 
-    async def until_over() -> None:
+    async def until_over(execution: Execution) -> None:
         is_read.set()
         await asyncio.to_thread(is_over.wait, PATIENCE)
 
@@ -279,3 +280,48 @@ def test_a_child_that_settles_while_the_run_is_read_again_leaves_no_job(
     workflows.resume_queue("default")
     Worked(concurrency=2)
     assert handle.status().run.status == states.COMPLETED
+
+
+def test_a_lease_that_is_lost_while_the_run_is_read_again_settles_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beside, is_lost = Beside(), threading.Event()
+
+    async def lose(execution: Execution) -> None:
+        execution.abandon(LEASE_LOST)
+        is_lost.set()
+
+    def long(state: dict[str, Any]) -> None:
+        is_lost.wait(PATIENCE)
+
+    once_read(monkeypatch, lose)
+    handle = run(
+        Stage("a", actions=[Action("q", beside.queued, via="queue"), Action("f", beside.follower)]),
+        Stage("b", actions=[Action("l", long, attempts=2, backoff=0)]),
+    )
+    assert is_lost.is_set()
+    found = handle.status()
+    assert (node(found, "w.b.l").status, node(found, "w.b.l").attempt) == (states.RUNNING, 1)
+    assert beside.calls == ["queued"]
+
+
+def test_a_gate_that_is_being_asked_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look ends while the run is read again, and says once more that the group is over."""
+    beside = Beside()
+
+    async def say_it_again(execution: Execution) -> None:
+        execution.outdate()
+
+    def asked(state: dict[str, Any]) -> bool:
+        time.sleep(0.5)
+        return beside.asked(state)
+
+    once_read(monkeypatch, say_it_again)
+    handle = run(
+        Stage(
+            "a", actions=[Action("q", beside.queued, via="queue"), Action("f", beside.follower, when=asked)]
+        ),
+        Stage("b", actions=[Action("l", beside.long)]),
+    )
+    assert (handle.status().run.status, beside.in_time) == (states.COMPLETED, True)
+    assert sorted(beside.calls) == ["asked", "follower", "long", "queued"]

@@ -226,13 +226,33 @@ def test_one_that_does_not_is_interrupted(takes_ctx: bool) -> None:
     handler = with_ctx if takes_ctx else plain
     actions = [Action("a", handler, timeout=0.3, attempts=1)]
     handle = workflows.dispatch(Workflow("w", stages=[Stage("s", actions=actions)]), {})
-
-    def keep(state: dict[str, Any]) -> None:
-        eventually(lambda: ended)
-
-    workflows.dispatch(Workflow("keeps-it-busy", stages=[Stage("s", actions=[Action("a", keep)])]), {})
     Worked(concurrency=2)
+    eventually(lambda: ended)
     assert ended == ["TimedOut"]
     error = handle.status().run.error
     assert error is not None
     assert error["code"] == "ACTION_TIMEOUT"
+
+
+@pytest.mark.parametrize("after", ["another attempt", "a compensation"])
+def test_what_follows_a_timeout_waits_for_a_handler_that_heeds_it(after: str) -> None:
+    log: list[str] = []
+
+    def heeds(state: dict[str, Any], ctx: Any) -> None:
+        log.append("begins")
+        ctx.signal.wait()
+        time.sleep(0.5)
+        log.append("ends")
+
+    def undo(state: dict[str, Any]) -> None:
+        log.append("undo")
+
+    def first(state: dict[str, Any]) -> None: ...
+
+    attempts = 2 if after == "another attempt" else 1
+    late = Action("late", heeds, timeout=0.3, attempts=attempts, backoff=0)
+    stages = [Stage("s", actions=[Action("first", first, compensate=undo), late])]
+    handle = workflows.dispatch(Workflow("w", stages=stages), {})
+    Worked(concurrency=2)
+    assert log == ["begins", "ends"] * attempts + ["undo"]
+    assert status(handle) == "compensated"

@@ -37,7 +37,7 @@ from workflow.executor.values import Invalid, encode_output, refusals, validated
 from workflow.failures import describe
 from workflow.hands import Suspend
 from workflow.payload import copy_json
-from workflow.plan import Boundary, Completed, Failed, Notes, Start, Suspended, fault
+from workflow.plan import Boundary, Completed, Fact, Failed, Notes, Start, Suspended, fault
 from workflow.signals import SHUTDOWN, TIMEOUT, Signal
 from workflow.steps import Steps
 from workflow.store.claims import ClaimedRun
@@ -83,6 +83,8 @@ class Attempt:
         self.signal = Signal()
         self.user_code = UserCode()
         self.made = time.monotonic()
+        self.expired: tuple[FailureCode, float] | None = None
+        """That its time is up: the code, and the limit in seconds."""
         self.begun: float | None = None
         """When user code was entered, on this process's own clock: what the timeout is measured from."""
         self.leaves_steps = False
@@ -119,8 +121,8 @@ class Attempt:
 
     @property
     def heeds_signal(self) -> bool:
-        """Whether its handler is given `ctx.signal`, and may end by itself when its time is up."""
-        return self.handler.wants_ctx
+        """Whether its handler is a plain one that is given `ctx.signal`, and may end by itself when its time is up."""
+        return self.handler.wants_ctx and not self.is_async
 
     @property
     def waited(self) -> float:
@@ -437,6 +439,14 @@ class Attempt:
         """The fact of an attempt whose time is up."""
         error = fault(code, f"attempt {self.number} took longer than {seconds:g} s", self.path)
         return self.failed(error, notes=self.reports.take())
+
+    def in_time(self, fact: Fact) -> Fact:
+        """What it has come to, or that its time was up before. What an atomic one has committed stands."""
+        if self.expired is None or (isinstance(fact, Completed) and fact.settled):
+            return fact
+        late = self.timed_out(*self.expired)
+        late.notes = late.notes or getattr(fact, "notes", None)
+        return late
 
     # --- for durable steps ----------------------------------------------------------------------
 

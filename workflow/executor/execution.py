@@ -113,6 +113,7 @@ class Execution:
         if attempt is not None:
             if not self.counts(attempt):
                 return False
+            fact = attempt.in_time(fact)
             del self.attempts[attempt.ordinal]
             self.waited += attempt.waited
             self._has_steps = self._has_steps or attempt.leaves_steps
@@ -127,16 +128,22 @@ class Execution:
     def expire(self, attempt: Attempt, code: FailureCode, seconds: float) -> bool:
         """Ends an attempt whose time is up. What it still returns is not taken.
 
-        A plain handler that knows of the signal gets `HEED` seconds to end by itself: the runtime interrupts it then.
+        One that heeds its signal ends when its handler does, and is to be `cut` by the runtime after `HEED` seconds.
         """
-        if not self.counts(attempt):
+        if not self.counts(attempt) or attempt.expired is not None:
             return False
         self._has_steps = True  # until its handler heeds that, it may settle another one
+        attempt.expired = (code, seconds)
         attempt.signal.abort(TIMEOUT)
-        self.post(attempt.timed_out(code, seconds), attempt)
         if not attempt.heeds_signal:
-            attempt.user_code.interrupt()
+            self.cut(attempt)
         return True
+
+    def cut(self, attempt: Attempt) -> None:
+        """Ends an expired attempt whether its handler has ended or not, and interrupts that."""
+        if self.counts(attempt) and attempt.expired is not None:
+            self.post(attempt.timed_out(*attempt.expired), attempt)
+        attempt.user_code.interrupt()
 
     def expire_unit(self, seconds: float) -> float:
         """Ends what is in hand of a unit that has been at work for that long, without its waits for a thread.
@@ -198,10 +205,9 @@ class Execution:
         return plan.awaited()
 
     def outdate(self) -> None:
-        """Such a group is over. What asks user code meanwhile is heard first: the next look says so again."""
-        if self.awaited():
-            self.outdated = True
-            self.wake()
+        """Such a group is over."""
+        self.outdated = True
+        self.wake()
 
     @property
     def busy(self) -> bool:
@@ -216,7 +222,7 @@ class Execution:
         move = self._next(facts)
         settled = self.claim.opened is not None  # the claim has settled it
         self.claim.started = True
-        while True:
+        while not self._is_lost():  # also where the run was read again meanwhile
             try:
                 settled = settled or await self._settle(move.boundary)
             except Rejected as rejected:
@@ -247,11 +253,14 @@ class Execution:
             if self.stopping and not self.attempts and not self._heard():
                 await self._release()
                 return
-            facts = [self._apart.pop(0)] if self._apart else await self._runtime.facts(self)
-            if self._is_lost():
-                return
+            if self._apart:
+                facts = [self._apart.pop(0)]
+                move = self._next(facts)
+                continue
+            facts = await self._runtime.facts(self)
             was_outdated, self.outdated = self.outdated, False
-            if was_outdated and not self.stopping:
+            # What asks user code now is heard first, or it would be asked twice: the next look says so again.
+            if was_outdated and not self.stopping and self.awaited():
                 self.inbox[:0] = facts
                 move, facts = await self._plan_beside(), []
             else:

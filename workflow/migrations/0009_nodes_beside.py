@@ -1,7 +1,7 @@
 """Which parallel group a node runs in, and the function of `dispatch` that writes it.
 
 A nullable column without a default: no row is rewritten, and nodes outside of groups take no more room. Runs that were
-dispatched before have NULL everywhere: what newer code drops of their groups counts as before its mates. The
+dispatched before have NULL everywhere: what newer code drops of their groups counts as having had a turn of its own. The
 previous function stays, for processes of the previous release.
 """
 

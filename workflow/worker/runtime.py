@@ -201,7 +201,7 @@ class WorkerRuntime:
         if attempt.signal.reason == TIMEOUT and attempt.heeds_signal:
             patience += HEED
             if now - running.told_at > HEED:
-                attempt.user_code.interrupt()
+                running.execution.cut(attempt)
         if now - running.told_at > patience and self._pool.abandon(running.work):
             del self._running[attempt]
             logger.warning(
