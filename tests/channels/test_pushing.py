@@ -188,7 +188,7 @@ def test_a_layer_that_takes_nothing_costs_next_to_nothing(
             work()
         else:
             drain(timeout=30)
-    assert time.monotonic() - since < 10  # each of the messages would take a minute, or the bound of a second
+    assert time.monotonic() - since < 25  # each of the messages would take a minute, or the bound of a second
     assert {Run.objects.get(pk=run_id).status for run_id in run_ids} == {"waiting"}
     assert layer.asked <= 3
     lines = [r for r in caplog.records if "takes no messages" in r.getMessage()]

@@ -6,13 +6,14 @@ import time
 
 import pytest
 from django.db import connection
+from django.test import override_settings
 
 from tests.support import invariants
 from tests.support.crash import called, dispatch, finished, key_of, node, sessions, status
 from tests.support.workers import SETTINGS as OF_TESTS
 from tests.support.workers import Launcher, eventually
 from workflow import states, workflows
-from workflow.conf import SETTINGS
+from workflow.conf import conf
 from workflow.errors import RunConflict
 from workflow.models import Job, RunEvent
 
@@ -163,7 +164,8 @@ def test_with_debug_the_queries_of_handlers_are_not_kept_for_ever(workers: Launc
 
 def test_idle_workers_ask_little(workers: Launcher) -> None:
     """Less than two transactions a second each, with the settings that are the defaults (C99)."""
-    defaults = {setting.name: setting.default for setting in SETTINGS if setting.name in OF_TESTS}
+    with override_settings(WORKFLOW={}):
+        defaults = {name: getattr(conf, name) for name in OF_TESTS}
     count, seconds = 3, 4.0
     for _ in range(count):
         workers.start(settings=defaults)
