@@ -171,7 +171,7 @@ def test_an_atomic_handler_that_commits_just_as_its_time_is_up_is_done_and_that_
     workers: Launcher, hit: int, deed: str, ends: str
 ) -> None:
     """Of an action, and of its compensation."""
-    worker = workers.start(f"atomic.before-commit=sleep:2@{hit}")
+    worker = workers.start(f"atomic.before-commit=sleep:3@{hit}")
     handle = dispatch("brisk", {"brisk.s.b": [deed]})
     finished(handle)
     assert (status(handle), node(handle, "brisk.s.a").status) == (ends, ends)
