@@ -56,7 +56,8 @@ def test_what_a_worker_writes_after_it_was_stopped_for_too_long_does_not_count(
     workers: Launcher, place: str
 ) -> None:
     first = workers.start(f"{place}=stop@1")
-    handle = dispatch("plain", {"plain.s.a": ["progress:1"]})
+    handle = dispatch("plain", {"plain.s.a": ["progress:20000"]})
+    # So long that what it reports is written before its end.
     eventually(first.is_stopped)
     lose_leases(first.pid)
     second = workers.start()
