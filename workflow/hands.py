@@ -93,6 +93,7 @@ class Hands:
         self._lock = threading.Lock()
         self._held: set[Hand] = set()
         self._crossing_until = 0.0
+        """Until when what a thread has left may still be on its way to the loop."""
         self._idle: list[Hand] = []
         """In whose bodies some step waits, as often as one does."""
         self._callbacks: list[Callable[[], None]] = []

@@ -35,6 +35,7 @@ from workflow.conf import conf
 from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode
 from workflow.executor import Attempt, Desk, Execution, Question, clean_connections, execute
+from workflow.executor.attempt import Outcome
 from workflow.executor.interrupt import HEED
 from workflow.manager import arguments, workflows
 from workflow.models import Job, Node
@@ -178,8 +179,8 @@ class _InlineRuntime:
             started = self._started.pop(0)
             if isinstance(started, Attempt):
                 with _mended(started.path), _Watch(execution, started):
-                    fact = _outcome(started)
-                execution.post(fact, started)
+                    outcome = _outcome(started)
+                execution.ended(outcome, started)
             else:
                 with _mended(started.path):
                     answer = await started.answer(_call)
@@ -247,7 +248,7 @@ def _has_failed(connection: BaseDatabaseWrapper) -> bool:
     return isinstance(raw, psycopg.Connection) and raw.info.transaction_status == TransactionStatus.INERROR
 
 
-def _outcome(attempt: Attempt) -> Fact:
+def _outcome(attempt: Attempt) -> Outcome:
     if not attempt.handler.is_async:
         return attempt.run()
     try:
@@ -258,7 +259,7 @@ def _outcome(attempt: Attempt) -> Fact:
         return attempt.failure(error)
 
 
-async def _arun(attempt: Attempt) -> Fact:
+async def _arun(attempt: Attempt) -> Outcome:
     """Calls an `async` handler on this loop, and cancels it there when its time is up, as a worker does."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None

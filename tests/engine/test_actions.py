@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import time
 import uuid
 from datetime import date, timedelta
 from decimal import Decimal
@@ -16,6 +15,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from pydantic import BaseModel, field_validator, model_serializer, model_validator
 
+from tests.support.heeding import heeding
 from tests.support.runs import history, names, node, run_through, staged
 from workflow import Action, Stage, Workflow, action, workflows
 from workflow.models import Event, Run, RunEvent
@@ -444,12 +444,7 @@ def test_an_async_handler_over_its_timeout_is_cancelled_and_counts_as_failed() -
 def test_a_plain_handler_may_see_that_its_time_is_up_and_end_by_itself(how: str) -> None:
     heard: list[str | None] = []
 
-    def heeds(state: dict[str, Any], ctx: Any) -> None:
-        while not (ctx.signal.wait(0.05) if how == "waits" else ctx.signal.aborted):
-            time.sleep(0.01)
-        heard.append(ctx.signal.reason)
-
-    status = run_through(staged(Action("heeds", heeds, timeout=0.2, attempts=2, backoff=0)))
+    status = run_through(staged(Action("heeds", heeding(how, heard), timeout=0.2, attempts=2, backoff=0)))
     assert heard == ["timeout", "timeout"]
     assert status.run.error is not None
     assert status.run.error["code"] == "ACTION_TIMEOUT"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from tests.support.heeding import heeding
 from tests.support.moving import Worked, clean, status
 from tests.support.workers import eventually
 from workflow import Action, Fatal, Stage, Workflow, parallel, workflows
@@ -185,14 +186,9 @@ def test_beside_a_parallel_mate_the_next_attempts_result_counts_too() -> None:
 def test_a_plain_handler_may_see_that_its_time_is_up_and_end_by_itself(how: str) -> None:
     heard: list[str | None] = []
 
-    def heeds(state: dict[str, Any], ctx: Any) -> None:
-        while not (ctx.signal.wait(0.05) if how == "waits" else ctx.signal.aborted):
-            time.sleep(0.01)
-        heard.append(ctx.signal.reason)
-
     def one(name: str, **options: Any) -> Any:
         return workflows.dispatch(
-            Workflow(name, stages=[Stage("s", actions=[Action("a", heeds, **options)])]), {}
+            Workflow(name, stages=[Stage("s", actions=[Action("a", heeding(how, heard), **options)])]), {}
         )
 
     handles = [one(f"w{n}", timeout=0.3, attempts=1) for n in range(5)]
@@ -256,3 +252,26 @@ def test_what_follows_a_timeout_waits_for_a_handler_that_heeds_it(after: str) ->
     Worked(concurrency=2)
     assert log == ["begins", "ends"] * attempts + ["undo"]
     assert status(handle) == "compensated"
+
+
+@pytest.mark.parametrize("kind", ["heeds", "does not", "async"])
+def test_an_attempt_that_is_late_asks_its_backoff_once(kind: str) -> None:
+    asked: list[int] = []
+
+    def does_not(state: dict[str, Any], ctx: Any) -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            pass
+
+    async def awaits(state: dict[str, Any]) -> None:
+        await asyncio.sleep(60)
+
+    def backoff(attempt: int) -> float:
+        asked.append(attempt)
+        return 0.0
+
+    handler = {"heeds": heeding("waits", []), "does not": does_not, "async": awaits}[kind]
+    late = Action("a", handler, timeout=0.3, attempts=2, backoff=backoff)
+    handle = workflows.dispatch(Workflow("w", stages=[Stage("s", actions=[late])]), {})
+    Worked(concurrency=2)
+    assert (asked, status(handle)) == ([1], "compensated")

@@ -37,7 +37,7 @@ from workflow.executor.values import Invalid, encode_output, refusals, validated
 from workflow.failures import describe
 from workflow.hands import Suspend
 from workflow.payload import copy_json
-from workflow.plan import Boundary, Completed, Fact, Failed, Notes, Start, Suspended, fault
+from workflow.plan import Boundary, Completed, Failed, Notes, Start, Suspended, fault
 from workflow.signals import SHUTDOWN, TIMEOUT, Signal
 from workflow.steps import Steps
 from workflow.store.claims import ClaimedRun
@@ -406,6 +406,8 @@ class Attempt:
             isinstance(error, Fatal | StepKeyReused | Strayed | CheckpointRefused) or code in NEVER_RETRIED
         )
         delay = retry.named_delay(error) if isinstance(error, Retry) else None
+        if self.signal.aborted:
+            delay = 0.0  # nobody takes this outcome any more, and the backoff is asked once
         described = describe(cause, code, self.path)
         return self.failed(described, delay=delay, final=final, notes=notes)
 
@@ -440,12 +442,12 @@ class Attempt:
         error = fault(code, f"attempt {self.number} took longer than {seconds:g} s", self.path)
         return self.failed(error, notes=self.reports.take())
 
-    def in_time(self, fact: Fact) -> Fact:
-        """What it has come to, or that its time was up before. What an atomic one has committed stands."""
-        if self.expired is None or (isinstance(fact, Completed) and fact.settled):
-            return fact
+    def in_time(self, outcome: Outcome) -> Outcome:
+        """What its handler has come to, or that its time was up before. What an atomic one has committed stands."""
+        if self.expired is None or (isinstance(outcome, Completed) and outcome.settled):
+            return outcome
         late = self.timed_out(*self.expired)
-        late.notes = late.notes or getattr(fact, "notes", None)
+        late.notes = late.notes or outcome.notes
         return late
 
     # --- for durable steps ----------------------------------------------------------------------

@@ -18,7 +18,7 @@ import psycopg
 from workflow import states
 from workflow.definitions import Workflow
 from workflow.errors import FailureCode
-from workflow.executor.attempt import Attempt
+from workflow.executor.attempt import Attempt, Outcome
 from workflow.executor.ghosts import met
 from workflow.executor.outcomes import tell
 from workflow.executor.questions import Question
@@ -113,13 +113,16 @@ class Execution:
         if attempt is not None:
             if not self.counts(attempt):
                 return False
-            fact = attempt.in_time(fact)
             del self.attempts[attempt.ordinal]
             self.waited += attempt.waited
             self._has_steps = self._has_steps or attempt.leaves_steps
         self.inbox.append(fact)
         self.wake()
         return True
+
+    def ended(self, outcome: Outcome, attempt: Attempt) -> bool:
+        """Takes what a handler has come to; False when nobody waits for it any more."""
+        return self.counts(attempt) and self.post(attempt.in_time(outcome), attempt)
 
     def counts(self, attempt: Attempt) -> bool:
         """Whether what it returns is waited for: one that has expired may still be at work beside the next one."""

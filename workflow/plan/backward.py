@@ -254,8 +254,8 @@ class Undo:
         self.inflight.add(ordinal)
         # A step is found again by its handler, which has to be started as it was then.
         state = self.run.state if step is None else state_before(self.tree, self.run, ordinal)
-        start = Start(ordinal, attempt, state, compensation=True, step=step)
-        start.resumed, self._resumed = ordinal == self._resumed, None
+        resumed, self._resumed = ordinal == self._resumed, None
+        start = Start(ordinal, attempt, state, compensation=True, step=step, resumed=resumed)
         self._draft.move.starts.append(start)
         return self._draft.close()
 

@@ -356,8 +356,8 @@ class Unit(Settling):
     def _launch(self, ordinal: int) -> None:
         self.inflight.add(ordinal)
         self._order.started(ordinal)
-        start = Start(ordinal, self.attempt[ordinal], self.states.of(ordinal))
-        start.resumed = ordinal in self.resumed
+        resumed = ordinal in self.resumed
+        start = Start(ordinal, self.attempt[ordinal], self.states.of(ordinal), resumed=resumed)
         self._draft.move.starts.append(start)
 
     def _lost(self, ordinal: int) -> None:

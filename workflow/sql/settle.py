@@ -264,9 +264,11 @@ LEFT JOIN workflow_node AS n ON n.id = x.node
 WHERE x.kind <> 'unit' OR n.status IN {_LIVE}
 ON CONFLICT (run_id, node_id) DO NOTHING
 """
-"""A node that has settled since its unit read the run gets no job: it would be left behind. A check job belongs to no run: it would have the node of a queued wait stage, whose own job it would keep from
-being added when the wait is over. It is in the queue of deliveries: were it in the run's, and that paused, then the
-wait's deadline could pass although its event was there in time."""
+"""A node that has settled since its unit read the run gets no job: it would be left behind.
+
+A check job belongs to no run: it would have the node of a queued wait stage, whose own job it would keep from being
+added when the wait is over. It is in the queue of deliveries: were it in the run's, and that paused, then the wait's
+deadline could pass although its event was there in time."""
 
 CHECK_STEPS: Final = f"""
 WITH parked AS MATERIALIZED (

@@ -24,6 +24,7 @@ from workflow.executor import (
     clean_connections,
     clean_shared_connections,
 )
+from workflow.executor.attempt import Outcome
 from workflow.executor.interrupt import HEED
 from workflow.plan import Boundary, Change, Fact
 from workflow.signals import TIMEOUT
@@ -118,7 +119,7 @@ class WorkerRuntime:
         else:
             work = attempt.run
             self._running[attempt] = _Running(execution, work)
-            self._pool.submit(work, lambda fact: self._ended(attempt, fact))
+            self._pool.submit(work, lambda outcome: self._ended(attempt, outcome))
 
     def ask(self, execution: Execution, question: Question) -> None:
         self._spawn(self._answer(execution, question))
@@ -229,7 +230,7 @@ class WorkerRuntime:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _task_ended(self, attempt: Attempt, task: asyncio.Task[Fact]) -> None:
+    def _task_ended(self, attempt: Attempt, task: asyncio.Task[Outcome]) -> None:
         clean_shared_connections(f"{attempt.path}, or another async handler,")
         self._ended_lately.add(attempt.path)
         if task.cancelled():  # told to stop before it began: nobody waits for its fact
@@ -237,10 +238,10 @@ class WorkerRuntime:
         else:
             self._ended(attempt, task.result())
 
-    def _ended(self, attempt: Attempt, fact: Fact) -> None:
+    def _ended(self, attempt: Attempt, outcome: Outcome) -> None:
         running = self._running.pop(attempt, None)
         if running is not None:
-            running.execution.post(fact, attempt)
+            running.execution.ended(outcome, attempt)
 
     async def _answer(self, execution: Execution, question: Question) -> None:
         clock = _Clock()
