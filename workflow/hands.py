@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from workflow.plan import StepWrite
-from workflow.signals import Signal
+from workflow.signals import HEED, TIMEOUT, Signal
 
 TURNS = 8
 """Of the loop, that tasks which are ready get to begin their next step, before all are taken to be waiting."""
@@ -116,14 +116,24 @@ class Hands:
         self._changed()
 
     def end(self) -> None:
-        """The handler has returned or raised. Returns when no step is in hand, or nobody waits for its outcome."""
+        """The handler has returned or raised. Returns when no step is in hand, or nobody waits for its outcome: where
+        the time is up they have a second to end by themselves."""
         self.over = True
         self._changed()
-        while not self._signal.aborted:
+        heeding: float | None = None
+
+        def is_given_up() -> bool:
+            nonlocal heeding
+            if self._signal.reason != TIMEOUT:
+                return self._signal.aborted
+            heeding = heeding or time.monotonic()
+            return time.monotonic() - heeding > HEED
+
+        while not is_given_up():
             event = threading.Event()
             if self._when_changed(event.set, self._is_empty):
                 return
-            while not self._signal.aborted and not event.wait(LOOK):
+            while not is_given_up() and not event.wait(LOOK):
                 pass
 
     async def aend(self) -> None:

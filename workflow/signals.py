@@ -17,6 +17,9 @@ TIMEOUT = "timeout"
 CANCELLED = "cancelled"
 LEASE_LOST = "lease-lost"
 SHUTDOWN = "shutdown"
+HEED: Final = 1.0
+"""Seconds that a plain handler with a `ctx` gets to see that its time is up and end by itself, before it is
+interrupted."""
 
 transitioned: Final = dispatch.Signal()
 """Sent after the commit of each transition, in the process that made it: see `workflow.transitions.send`."""

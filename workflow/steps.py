@@ -92,7 +92,7 @@ class Steps:
                 number += 1
                 self._write(self._started(key, number, lease))
                 try:
-                    value = finished(fn(*args, **kwargs))
+                    value = finished(fn(*args, **kwargs), self._attempt.signal)
                 except Exception as error:
                     if number < attempts:
                         continue
@@ -202,7 +202,8 @@ class Steps:
             if row is not None and row.status == "completed":
                 return row.value  # type: ignore[no-any-return]
             self._write(self._polling(key, interval, timeout))
-            return self._polled(key, row, finished(poll()), interval, timeout, self._write)  # type: ignore[no-any-return]
+            value = finished(poll(), self._attempt.signal)
+            return self._polled(key, row, value, interval, timeout, self._write)  # type: ignore[no-any-return]
 
     async def await_for(
         self,

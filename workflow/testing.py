@@ -36,12 +36,12 @@ from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode
 from workflow.executor import Attempt, Desk, Execution, Question, clean_connections, execute
 from workflow.executor.attempt import Outcome
-from workflow.executor.interrupt import HEED
 from workflow.manager import arguments, workflows
 from workflow.models import Job, Node
 from workflow.plan import Fact
 from workflow.progress import announce as announce_history
 from workflow.results import RunStatus
+from workflow.signals import HEED
 from workflow.sql import testing as sql
 from workflow.store import claims as claims_store
 from workflow.store import commands as commands_store

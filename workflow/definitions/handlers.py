@@ -4,11 +4,13 @@ it does with what a plain one returns: that may be a plain wrapper around an asy
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from asgiref.sync import AsyncToSync, async_to_sync, iscoroutinefunction
 
@@ -27,12 +29,28 @@ class Handler:
     wants_ctx: bool
 
 
-def finished(value: Any) -> Any:
-    """What a plain function returned, also if that is a plain wrapper around an async one."""
-    return async_to_sync(_awaited)(value) if inspect.isawaitable(value) else value
+class Abortable(Protocol):
+    """What calls back when an attempt should stop."""
+
+    def add_callback(self, fn: Callable[[], object]) -> None: ...
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
+def finished(value: Any, signal: Abortable | None = None) -> Any:
+    """What a plain function returned, also if that is a plain wrapper around an async one. That is cancelled at its
+    await as soon as the `signal` is set, and then raises `CancelledError`."""
+    return async_to_sync(_awaited)(value, signal) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Awaitable[Any], signal: Abortable | None) -> Any:
+    if signal is not None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            with suppress(RuntimeError):  # the loop is closed: it has ended
+                loop.call_soon_threadsafe(task.cancel)
+
+        signal.add_callback(cancel)
     return await value
 
 

@@ -97,6 +97,8 @@ class Attempt:
         self._desk = desk
         self.reports = Reports(node.path, start.attempt, lambda: desk.reported(self))
         """Its progress and log."""
+        self._untold: Notes | None = None
+        """Those of them that go with the checkpoint of an atomic action, until that is committed."""
         self._lock = threading.Lock()
         self._steps: Steps | None = None
         self._has_ended = False
@@ -149,6 +151,7 @@ class Attempt:
             with clean_connections(self.path):
                 return self._run_atomic() if self.atomic else self._conclude(self._call_whole())
         except BaseException as error:
+            self.reports.put_back(self._untold)
             return self.failure(error)
 
     async def arun(self) -> Outcome:
@@ -196,7 +199,7 @@ class Attempt:
         if self.handler.is_async:
             return self._enter()
         with self.user_code:
-            return finished(self._enter())
+            return finished(self._enter(), self.signal)
 
     def _enter(self) -> Any:
         argument = self._argument()
@@ -206,12 +209,12 @@ class Attempt:
     def _undo_step(self) -> None:
         with self.user_code:
             try:
-                finished(self._enter())
+                finished(self._enter(), self.signal)
             except BaseException as error:
                 found = self._found(error)
             else:
                 found = self._found(None)
-            finished(found.call(self._make_context()))
+            finished(found.call(self._make_context()), self.signal)
 
     async def _aundo_step(self) -> None:
         try:
@@ -253,6 +256,7 @@ class Attempt:
                     self._desk.last_notes(self)  # after the checkpoint they would be refused
                 own.require_whole()
                 fact = self._conclude(value)
+                self._untold = fact.notes
                 boundary = self._checkpoint(self.ordinal, fact.output, fact.text, self.number)
                 boundary.lead_with(fact.notes)
                 settlement = Settlement(self.lease, boundary)
@@ -275,6 +279,7 @@ class Attempt:
             if not was_applied(self.lease, self.ordinal, self.number, compensating=self.compensating):
                 raise
         assert settlement is not None and fact is not None
+        self._untold = None
         self._desk.announce([settlement])
         fact.settled = True
         fact.notes = None
@@ -446,9 +451,8 @@ class Attempt:
         """What its handler has come to, or that its time was up before. What an atomic one has committed stands."""
         if self.expired is None or (isinstance(outcome, Completed) and outcome.settled):
             return outcome
-        late = self.timed_out(*self.expired)
-        late.notes = late.notes or outcome.notes
-        return late
+        self.reports.put_back(outcome.notes)
+        return self.timed_out(*self.expired)
 
     # --- for durable steps ----------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from workflow.executor.outcomes import tell
 from workflow.executor.questions import Question
 from workflow.executor.runtime import Runtime
 from workflow.plan import (
-    Answered,
     Boundary,
     Checked,
     Due,
@@ -37,6 +36,7 @@ from workflow.plan import (
     Undo,
     Unit,
     fault,
+    is_start,
 )
 from workflow.signals import CANCELLED, LEASE_LOST, SHUTDOWN, TIMEOUT
 from workflow.store import claims as claims_store
@@ -52,6 +52,8 @@ logger = logging.getLogger("workflow")
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two tries to read what a refused move needs, while the database is away. Beside handlers that are at
 work a node is started so long after a refusal: the shorter one, and the longer one if it was its start."""
+LOOK_AGAIN = 1.0
+"""Seconds between two looks at a unit whose time is up while nothing of it can be expired."""
 MAX_REFUSALS = 3
 """How often in a row a unit's data may be refused before its job goes back to the queue."""
 
@@ -154,13 +156,15 @@ class Execution:
         Returns in how many seconds to look again.
         """
         again, now = seconds, time.monotonic()
+        if not self.attempts:  # user code is being asked, and what follows is still within this unit
+            return max(self.since + self.waited + seconds - now, LOOK_AGAIN)
         for attempt in list(self.attempts.values()):
             if attempt.begun is None:
                 again = min(again, seconds / 10)
             elif (left := self.since + self.waited + attempt.waited + seconds - now) > 0.001:
                 again = min(again, left)
-            else:
-                self.expire(attempt, FailureCode.UNIT_TIMEOUT, seconds)
+            elif not self.expire(attempt, FailureCode.UNIT_TIMEOUT, seconds):
+                again = min(again, LOOK_AGAIN)  # its own time was up before, and it is about to end
         return again
 
     def abandon(self, reason: str) -> None:
@@ -190,7 +194,9 @@ class Execution:
     def interrupt(self) -> None:
         """Give the unit back now: handlers are asked to stop and what they return is not taken."""
         self.stopping = True
-        for attempt in self.attempts.values():
+        for attempt in list(self.attempts.values()):
+            if attempt.expired is not None:
+                self.cut(attempt)  # its time was up before, and so it counts
             attempt.signal.abort(SHUTDOWN)
         self.attempts.clear()
         self.wake()
@@ -339,14 +345,12 @@ class Execution:
         if run is None:
             raise rejected
         alone = left[0] if len(facts) == len(left) == 1 else None
-        put_off = (
-            alone.ordinal if alone is not None and _is_start(alone) and self._has_others(alone) else None
-        )
+        put_off = alone.ordinal if alone is not None and is_start(alone) and self._has_others(alone) else None
         if put_off is None:
             self._refusals += 1
             if self._refusals > MAX_REFUSALS:
                 raise rejected
-        if alone is not None and not _is_start(alone):
+        if alone is not None and not is_start(alone):
             left = [self._refused(alone, rejected)]
         # A plan that is made anew knows by itself what is due.
         self._apart[:0] = [fact for fact in left if not isinstance(fact, Due) and fact.ordinal != put_off]
@@ -492,8 +496,3 @@ class Execution:
             checkpoint=self._plan.checkpoint,
             desk=self._runtime.desk(self),
         )
-
-
-def _is_start(fact: Fact) -> bool:
-    """Whether a fact brings no data of user code's: its boundary merely starts the node, or skips it."""
-    return isinstance(fact, Due) or (isinstance(fact, Answered) and fact.correlation is None)

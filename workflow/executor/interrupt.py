@@ -13,10 +13,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from types import TracebackType
-from typing import Final
-
-HEED: Final = 1.0
-"""Seconds that a handler with a `ctx` gets to see `ctx.signal` and end by itself, before it is interrupted."""
 
 
 class TimedOut(BaseException):

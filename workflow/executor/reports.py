@@ -40,6 +40,16 @@ class Reports:
         self.any = True
         self._announce()
 
+    def put_back(self, notes: Notes | None) -> None:
+        """What was taken, and is not written after all: it comes before what was reported since."""
+        if notes is None:
+            return
+        with self._lock:
+            if self._notes is not None:
+                notes.entries = notes.entries + self._notes.entries
+                notes.progress = notes.progress if self._notes.progress is None else self._notes.progress
+            self._notes = notes
+
     @property
     def waiting(self) -> bool:
         """Whether there are some that nobody has taken."""

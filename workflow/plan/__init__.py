@@ -26,6 +26,7 @@ from workflow.plan.boundary import (
     Suspended,
     Timer,
     Wake,
+    is_start,
 )
 from workflow.plan.faults import compact, fault
 from workflow.plan.forward import Unit
@@ -60,6 +61,7 @@ __all__ = [
     "compact",
     "fault",
     "fold",
+    "is_start",
     "nest",
     "opening",
     "seed",

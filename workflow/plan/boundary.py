@@ -294,3 +294,8 @@ class Due:
 
 
 Fact = Completed | Failed | Suspended | Answered | Checked | Refused | Due
+
+
+def is_start(fact: Fact) -> bool:
+    """Whether a fact brings no data of user code's: its boundary merely starts the node, or skips it."""
+    return isinstance(fact, Due) or (isinstance(fact, Answered) and fact.correlation is None)

@@ -129,7 +129,9 @@ def leave_in_time(code: int) -> None:
             elif since is None:
                 since = time.monotonic()
             elif time.monotonic() - since > LAST_PATIENCE:
-                names = [thread.name for thread in threading.enumerate() if not thread.daemon]
+                # Python waits for a pool's threads too, which are daemons where a daemon has started them.
+                left = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
+                names = [thread.name for thread in left if not thread.daemon or "PoolExecutor" in thread.name]
                 logger.warning("the process ends without waiting for threads: %s", ", ".join(names))
                 with suppress(Exception):
                     logging.shutdown()

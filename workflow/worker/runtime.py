@@ -25,9 +25,8 @@ from workflow.executor import (
     clean_shared_connections,
 )
 from workflow.executor.attempt import Outcome
-from workflow.executor.interrupt import HEED
 from workflow.plan import Boundary, Change, Fact
-from workflow.signals import TIMEOUT
+from workflow.signals import HEED, TIMEOUT
 from workflow.store.committer import Committer
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
