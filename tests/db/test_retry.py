@@ -297,6 +297,21 @@ def test_an_unknown_path_changes_nothing(path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("reserve.stock", '; did you mean "order.reserve.stock"?'),
+        ("order.reserve.stokc", '; did you mean "order.reserve.stock"?'),
+        ("order.", '; did you mean "order"?'),
+        ("xyz", ""),
+    ],
+)
+def test_an_unknown_path_is_told_with_the_one_that_was_meant(path: str, hint: str) -> None:
+    with pytest.raises(NodeUnknown) as caught:
+        workflows.retry(failed_order(), from_node=path)
+    assert str(caught.value) == f'no node has the path "{path}"{hint}'
+
+
+@pytest.mark.parametrize(
     ("path", "error"),
     [
         ("", ValueError),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workflow.definitions import Tree
+from workflow.definitions.rules import did_you_mean, quote
 from workflow.errors import NodeUnknown
 
 
@@ -14,7 +15,9 @@ def to_reset(tree: Tree, path: str) -> list[str]:
     """
     node = tree.by_path.get(path)
     if node is None:
-        raise NodeUnknown(f'no node has the path "{path}"')
+        ends = [known for known in tree.by_path if known.endswith(f".{path}")]
+        hint = did_you_mean(ends[0] if len(ends) == 1 else path, tree.by_path)
+        raise NodeUnknown(f"no node has the path {quote(path)}{hint}")
     ordinals = set(range(node.ordinal, node.end))
     while node.parent >= 0:
         parent = tree.nodes[node.parent]
