@@ -70,6 +70,15 @@ def test_a_process_that_has_taken_its_jobs_is_replaced_at_once_however_young() -
     assert pauses(parent) == [0, 0, 0]
 
 
+@pytest.mark.parametrize("code", [RETIRED, OUTGROWN])
+def test_a_process_that_was_about_to_be_replaced_does_not_spoil_the_end_of_all(code: int) -> None:
+    parent = a_supervisor()
+    parent._on_signal(signal.SIGTERM, None)
+    assert parent._ended(1, time.monotonic() - 60, code) == 0
+    assert parent._ended(2, time.monotonic() - 60, -signal.SIGKILL) == signal.SIGKILL
+    assert pauses(parent) == []
+
+
 @pytest.mark.parametrize("how", ["told", "retired"])
 def test_a_process_that_was_to_leave_and_does_not_is_killed(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings

@@ -162,6 +162,8 @@ class _Supervisor:
 
     def _ended(self, pid: int, born: float, code: int) -> int:
         now = time.monotonic()
+        if self._signals and code in (RETIRED, OUTGROWN):
+            return 0  # it had done its share as all were told to stop, and needs nobody in its place
         # Another process of a burst would meet the same: a database that is away, or the error that it was logged with.
         if self._signals or (self._options.burst and code in (0, UNSTARTED)):
             return abs(code)
