@@ -74,6 +74,7 @@ REFUSED = [
     ("workflow:dispatch", "commands-free", "--idempotency-key", ""),
     ("workflow:dispatch", "commands-free", "--timeout", "5"),
     ("workflow:dispatch", "commands-free", "--wait", "--timeout", "soon"),
+    ("workflow:dispatch", "commands-free", "--wait", "--timeout", "1e10"),
     ("workflow:retry",),
     ("workflow:retry", "no-uuid"),
     ("workflow:retry", str(NOBODY)),

@@ -20,6 +20,7 @@ from workflow.management.base import (
     operator,
     refusal,
 )
+from workflow.manager import arguments
 from workflow.redact import redact_status, redact_text, secrets_of
 from workflow.registry import registry
 from workflow.results import RunHandle
@@ -59,7 +60,7 @@ class Command(WorkflowCommand):
         parser.add_argument("--timeout", metavar="SECONDS", help="with --wait: give up waiting after so long")
 
     def run(self, **options: Any) -> None:
-        timeout = number(options["timeout"], "--timeout", float, 0)
+        timeout = number(options["timeout"], "--timeout", float, 0, arguments.MAX_DELAY)
         if timeout is not None and not options["wait"]:
             raise refusal("--timeout goes with --wait")
         given = json_argument(options["input"], "--input")
