@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from tests.channels.conftest import cookie_of, opened
 from tests.support.web import completed, failed, waiting
 from workflow import ids, progress, states, workflows
 from workflow.consumers import base, reading, run
+from workflow.consumers.hub import Hub
 from workflow.models import RunEvent
 from workflow.testing import drain
 
@@ -267,6 +269,21 @@ async def test_the_hub_holds_nothing_when_nobody_watches(any_layer: str, operato
     async with asyncio.timeout(30):
         while await sync_to_async(connections_of_the_hub)():
             await asyncio.sleep(0.02)
+
+
+async def test_a_page_that_is_left_as_its_snapshot_comes_leaves_no_run_to_be_read(no_redis: None) -> None:
+    class Page:
+        def tell(self, messages: Sequence[reading.Frame]) -> None: ...
+
+        def lost(self) -> None: ...
+
+    own, page, run_id = Hub(), Page(), ids.new_run_id()
+    own.watch(run_id, page)
+    leaving = asyncio.create_task(own.leave(run_id, page))
+    await asyncio.sleep(0)
+    own.missing(run_id, 3)  # the task that reads the snapshot is cancelled a moment later
+    await leaving
+    assert own._cursors == {}
 
 
 async def test_unknown_runs_have_no_socket(no_redis: None, operator: User) -> None:

@@ -103,6 +103,10 @@ class Hub:
     def missing(self, run_id: UUID, after: int) -> None:
         """A watcher of the run has its entries up to `after`, and needs the next ones."""
         key = str(run_id)
+        if (
+            key not in self._watchers
+        ):  # it has just left, and nobody would ever take the run off the list again
+            return
         self._cursors[key] = min(self._cursors.get(key, after), after)
         self._want(key, after)
 
