@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from django.db import DatabaseError, connections, transaction
+from django.db.models import DurationField, ExpressionWrapper, F
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from workflow import states
@@ -20,7 +22,6 @@ from workflow.sql import dashboard as sql
 from workflow.sql import lists
 from workflow.sql.arrays import plain
 from workflow.store.workers import silent_after
-from workflow.times import aware
 
 PAGE: Final = 50
 PATIENCE_MS: Final = 3_000
@@ -131,15 +132,18 @@ def oldest_due() -> tuple[str, float, str] | None:
 
 
 def workers() -> list[Worker]:
-    """Those that have not signed off and whose leases have not run out: `silence` tells which of them may be gone."""
-    lately = timezone.now() - timedelta(seconds=conf.STALE_LEASE_THRESHOLD)
-    alive = Worker.objects.using(conf.DATABASE).filter(stopped_at__isnull=True, seen_at__gte=lately)
-    return list(alive.with_held().order_by("hostname", "pid")[:WORKERS])
+    """Those that have not signed off and whose leases have not run out, by the database's clock: `silence` tells which
+    of them may be gone.
+    """
+    lately = Now() - timedelta(seconds=conf.STALE_LEASE_THRESHOLD)
+    alive = Worker.objects.using(conf.DATABASE).filter(stopped_at__isnull=True, seen_at__gt=lately)
+    age = ExpressionWrapper(Now() - F("seen_at"), output_field=DurationField())
+    return list(alive.with_held().annotate(unseen_for=age).order_by("hostname", "pid")[:WORKERS])
 
 
-def silence(worker: Worker) -> float | None:
-    """For how many seconds a worker has been silent; None for one that keeps up its heartbeats."""
-    seconds = (datetime.now(UTC) - aware(worker.seen_at, conf.DATABASE)).total_seconds()
+def silence(worker: Any) -> float | None:
+    """For how many seconds one of `workers` had been silent; None for one that keeps up its heartbeats."""
+    seconds: float = worker.unseen_for.total_seconds()
     return seconds if seconds > silent_after() else None
 
 

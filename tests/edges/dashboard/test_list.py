@@ -230,6 +230,17 @@ def test_a_worker_that_misses_its_heartbeats_is_shown_as_silent(viewer: Client) 
     assert "served by 2 workers" in text(viewer.get(url("definition", "web-order")))
 
 
+def test_a_web_server_whose_clock_is_wrong_shows_the_same_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("fresh", 5), ("lost", 200)):
+        Worker.objects.create(
+            hostname=name, pid=1, concurrency=1, threads=1, seen_at=Now() - timedelta(seconds=seconds)
+        )
+    ahead = timezone.now() + timedelta(hours=1)
+    monkeypatch.setattr(timezone, "now", lambda: ahead)
+    seen = {worker.hostname: reading.silence(worker) is not None for worker in reading.workers()}
+    assert seen == {"fresh": False, "lost": True}
+
+
 @override_settings(USE_TZ=False, TIME_ZONE="America/New_York")
 def test_without_use_tz_the_pages_say_the_same(viewer: Client) -> None:
     run_id = waiting("l-9")
