@@ -44,6 +44,24 @@ def test_the_page_of_a_run_tells_all(viewer: Client) -> None:
         assert words in said, words
 
 
+@pytest.mark.parametrize("name", ["run", "timeline"])
+def test_a_run_that_is_pruned_while_its_page_is_read_is_not_found(
+    name: str, viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workflow.dashboard.views import run as view
+
+    run_id = completed()
+    snapshot = view.snapshot
+
+    def and_pruned(asked: UUID) -> dict[str, Any] | None:
+        found = snapshot(asked)
+        workflows.prune(0)
+        return found
+
+    monkeypatch.setattr(view, "snapshot", and_pruned)
+    assert viewer.get(url(name, run_id)).status_code == 404
+
+
 def test_a_node_tells_its_attempts_output_error_and_history(viewer: Client) -> None:
     run_id = workflows.dispatch(kitchen.toast, {}).run_id
     drain(run_id)

@@ -41,7 +41,7 @@ _FACTS: Final = ("fingerprint", "queue", "priority", "idempotency_key")
 def run(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """The run's page; with `node=` that node's details are on it."""
     found = _snapshot(run_id)
-    facts = _runs(run_id).values(*_FACTS, "error").get()
+    facts = _columns(run_id, *_FACTS, "error")
     secrets = histories.secrets_of_run(run_id)
     now = datetime.fromisoformat(found["now"])
     context: dict[str, Any] = {
@@ -63,7 +63,7 @@ def run(request: HttpRequest, run_id: UUID) -> HttpResponse:
         **_commands(request, found),
     }
     if path := request.GET.get("node"):
-        context["detail"] = _detail(request, run_id, path, found)
+        context["detail"] = _detail(run_id, path, found)
     return render(request, "workflow/dashboard/run.html", context)
 
 
@@ -84,8 +84,7 @@ def state(request: HttpRequest, run_id: UUID) -> HttpResponse:
 def timeline(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """The bars of the timeline, as JSON: `{"now", "rows": [[path, kind, [[kind, from, to], ...]], ...]}`."""
     found = _snapshot(run_id)
-    fingerprint = _runs(run_id).values_list("fingerprint", flat=True).get()
-    tree = _tree(found["run"], fingerprint)
+    tree = _tree(found["run"], _columns(run_id, "fingerprint")["fingerprint"])
     for node in found["nodes"]:
         known = tree.by_path.get(node["path"]) if tree is not None else None
         if known is not None and isinstance(known.definition, Stage):
@@ -104,7 +103,7 @@ def node(request: HttpRequest, run_id: UUID) -> HttpResponse:
     found = _snapshot(run_id)
     context = {
         "run": found["run"],
-        "detail": _detail(request, run_id, request.GET.get("path", ""), found),
+        "detail": _detail(run_id, request.GET.get("path", ""), found),
         **_commands(request, found),
     }
     return render(request, "workflow/dashboard/_node.html", context)
@@ -113,9 +112,7 @@ def node(request: HttpRequest, run_id: UUID) -> HttpResponse:
 @page
 def data(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Input, state and context: a part of the run's page, or a page of its own."""
-    values = _runs(run_id).values("input", "state", "context").first()
-    if values is None:
-        raise Http404("no such run")
+    values = _columns(run_id, "input", "state", "context")
     secrets = histories.secrets_of_run(run_id)
     shown = [
         (name, _shown_json(redact(values[name], secrets=secrets))) for name in ("input", "state", "context")
@@ -149,6 +146,14 @@ def history(request: HttpRequest, run_id: UUID) -> HttpResponse:
 
 def _runs(run_id: UUID) -> Any:
     return Run.objects.using(conf.DATABASE).filter(pk=run_id)
+
+
+def _columns(run_id: UUID, *names: str) -> dict[str, Any]:
+    """Columns of the run's row, which may have been pruned since something else of it was read."""
+    found: dict[str, Any] | None = _runs(run_id).values(*names).first()
+    if found is None:
+        raise Http404("no such run")
+    return found
 
 
 def _snapshot(run_id: UUID) -> dict[str, Any]:
@@ -238,7 +243,7 @@ class Detail:
     link: str = ""
 
 
-def _detail(request: HttpRequest, run_id: UUID, path: str, found: Mapping[str, Any]) -> Detail:
+def _detail(run_id: UUID, path: str, found: Mapping[str, Any]) -> Detail:
     if "\0" in path:
         raise Http404("no such node")
     row = Node.objects.using(conf.DATABASE).filter(run_id=run_id, path=path).first()
@@ -262,7 +267,7 @@ def _detail(request: HttpRequest, run_id: UUID, path: str, found: Mapping[str, A
         entries=[_line(entry) for entry in reversed(entries)],
         steps=[_step(step) for step in steps.only("key", "kind", "status", "attempt", "phase")[:STEPS]],
         marks=_declared(found["run"], path),
-        link=f"{reverse('workflow_dashboard:retry', args=[run_id])}",
+        link=reverse("workflow_dashboard:retry", args=[run_id]),
     )
 
 
