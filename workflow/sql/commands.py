@@ -118,8 +118,7 @@ FOR NO KEY UPDATE
 """
 """The guard of every command below: no row when the run has none of those statuses, or does not exist."""
 
-CANCEL: Final = f"""
-WITH job AS (
+_STOPPED: Final = f"""job AS (
     DELETE FROM workflow_job WHERE run_id = %(run)s
 ), node AS (
     UPDATE workflow_node
@@ -130,7 +129,11 @@ WITH job AS (
     UPDATE workflow_step
     SET {INTERRUPTED}
     WHERE run_id = %(run)s AND status IN ('running', 'waiting') AND kind <> 'sleep'
-), run AS (
+)"""
+# The way forward of a run ends: its jobs, its live nodes and what is open in its ledger.
+
+CANCEL: Final = f"""
+WITH {_STOPPED}, run AS (
     UPDATE workflow_run
     SET status = 'cancelled', finished_at = now(), updated_at = now(), seq = seq + 1
     WHERE id = %(run)s AND status IN ('pending', 'running', 'waiting')
@@ -148,18 +151,7 @@ Whoever works on it finds the lease gone; the signal tells them to look.
 """
 
 CANCEL_AND_COMPENSATE: Final = f"""
-WITH job AS (
-    DELETE FROM workflow_job WHERE run_id = %(run)s
-), node AS (
-    UPDATE workflow_node
-    SET status = 'cancelled', finished_at = now(), due_at = NULL,
-        wait_event = NULL, wait_correlation = NULL, wait_until = NULL, wait_outcome = NULL
-    WHERE run_id = %(run)s AND status IN ('pending', 'running', 'waiting')
-), step AS (
-    UPDATE workflow_step
-    SET {INTERRUPTED}
-    WHERE run_id = %(run)s AND status IN ('running', 'waiting') AND kind <> 'sleep'
-), run AS (
+WITH {_STOPPED}, run AS (
     UPDATE workflow_run SET status = 'compensating', updated_at = now(), seq = seq + 2
     WHERE id = %(run)s AND status IN ('running', 'waiting')
     RETURNING id, seq, queue, priority
@@ -354,8 +346,8 @@ SELECT run_id, seq, name, node, at, data,
        pg_notify('workflow_signal', run_id::text), pg_notify('workflow_job', '')
 FROM history ORDER BY seq
 """
-"""Their handlers are due now, those of units that are at work too, and one entry for each step says who answered it. The run's status stays: the handler's
-own `resumed` follows when it is called again.
+"""Their handlers are due now, those of units that are at work too, and one entry for each step says who answered it.
+The run's status stays: the handler's own `resumed` follows when it is called again.
 """
 
 # --- events -------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from workflow.sql.claim import PAIRS
+
 RUNS: Final = """
 SELECT r.id, r.workflow, r.version, r.status, r.correlation_id, r.created_at, r.started_at, r.finished_at,
        r.error->>'code' AS code, r.error->>'node' AS failed_node
@@ -72,17 +74,8 @@ ORDER BY 1
 """
 """How many runs ended, and failed, in each of the last so many steps, counted up to a bound."""
 
-OLDEST_DUE: Final = """
-WITH RECURSIVE pairs AS (
-    (SELECT j.queue, j.priority FROM workflow_job AS j WHERE j.lease_token IS NULL ORDER BY j.queue, j.priority LIMIT 1)
-    UNION ALL
-    SELECT following.queue, following.priority
-    FROM pairs AS p CROSS JOIN LATERAL (
-        SELECT j.queue, j.priority FROM workflow_job AS j
-        WHERE j.lease_token IS NULL AND (j.queue, j.priority) > (p.queue, p.priority)
-        ORDER BY j.queue, j.priority LIMIT 1
-    ) AS following
-)
+OLDEST_DUE: Final = f"""
+WITH RECURSIVE {PAIRS}
 SELECT p.queue, extract(epoch FROM now() - j.available_at)::float8, j.kind
 FROM (SELECT * FROM pairs LIMIT %(pairs)s) AS p CROSS JOIN LATERAL (
     SELECT j.available_at, j.kind FROM workflow_job AS j

@@ -291,7 +291,8 @@ FROM parked WHERE parked.status = 'waiting'
 ON CONFLICT (run_id, node_id) DO NOTHING
 """
 """A job that looks for missed events for each ledger row that parks. A row that was waiting before its handler read it
-may have been settled since: then the handler is due at once, for nobody else would wake it. The unit may stay at work: it is told to look."""
+may have been settled since: then the handler is due at once, for nobody else would wake it. The unit may stay at work:
+it is told to look."""
 
 WAKE_UNITS: Final = f"""
 INSERT INTO workflow_job (id, kind, run_id, node_id, queue, priority, available_at)
