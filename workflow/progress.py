@@ -25,6 +25,7 @@ from channels.layers import InMemoryChannelLayer, get_channel_layer
 from django.db import DatabaseError, connections, transaction
 
 from workflow import transitions
+from workflow.plan import HistoryRow
 from workflow.times import aware
 
 logger = logging.getLogger("workflow")
@@ -49,8 +50,6 @@ MAX_NOTIFICATIONS: Final = 4
 _MAX_PAYLOAD: Final = 7_900
 """Bytes; PostgreSQL takes less than 8,000."""
 
-HistoryRow = tuple[uuid.UUID | str, int, str, str | None, datetime, dict[str, Any] | None]
-"""One entry of a run's history as it was written: run id, seq, name, the node's path, when, and its data."""
 Range = tuple[int, int]
 """First and last seq of what was appended."""
 

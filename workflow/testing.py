@@ -38,7 +38,7 @@ from workflow.executor import Attempt, Desk, Execution, Question, clean_connecti
 from workflow.executor.attempt import Outcome
 from workflow.manager import arguments, workflows
 from workflow.models import Job, Node
-from workflow.plan import Fact
+from workflow.plan import Fact, HistoryRow
 from workflow.progress import announce as announce_history
 from workflow.results import RunStatus
 from workflow.signals import HEED
@@ -49,7 +49,7 @@ from workflow.store.drive import drive
 from workflow.store.events import expire_waits
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import DjangoPort
-from workflow.store.settle import HistoryRow, Settlement, history_rows, settle_now
+from workflow.store.settle import Settlement, history_rows, settle_now
 from workflow.sweeps import reap_leases
 
 logger = logging.getLogger("workflow")

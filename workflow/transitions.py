@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from workflow import ids, states
 from workflow.models import Node, Run
+from workflow.plan import HistoryRow
 from workflow.registry import registry
 from workflow.signals import transitioned
 from workflow.times import aware
@@ -36,8 +37,6 @@ _ENDS: Final = frozenset(
 )
 """Those with which a node or a run is over. A compensation's end is not among them: its start is not kept."""
 
-Row = tuple[uuid.UUID | str, int, str, str | None, Any, dict[str, Any] | None]
-"""One entry of a run's history: run id, seq, name, the node's path, when, and its data."""
 _Times = tuple[datetime | None, datetime | None]
 
 
@@ -46,7 +45,7 @@ def has_receivers() -> bool:
     return transitioned.has_listeners(Run)
 
 
-def send(rows: Sequence[Row], using: str) -> None:
+def send(rows: Sequence[HistoryRow], using: str) -> None:
     """Sends a signal for each transition among the rows, in their order, on Django's connection of this thread.
 
     Keywords: ``run_id``, ``workflow`` and ``version``; ``seq``, ``name``, ``node`` (a path, None for the run

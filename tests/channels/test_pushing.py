@@ -391,7 +391,7 @@ def test_what_waits_for_a_layer_is_bounded_and_the_oldest_go(
     from workflow.worker import pusher as module
 
     monkeypatch.setattr(module, "CAPACITY", entries)
-    monkeypatch.setattr(module, "CAPACITY_BYTES", characters)
+    monkeypatch.setattr(module, "CAPACITY_CHARACTERS", characters)
     layer = use(Recording())
     run_id = str(UUID(int=0))
     text = json.dumps({"message": "12345"})

@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 import pytest
 from django.db import connection
 
-from workflow.store.settle import _as_jsonb_has_it
+from workflow.store.settle import _as_jsonb_has_it, data_of
+
+
+def test_what_an_entry_says_of_the_next_attempt_is_written_so() -> None:
+    at = datetime(2026, 11, 29, 19, 52, 3, 500_000, tzinfo=UTC)
+    assert data_of('{"attempt":1}', at, 60.25) == {"attempt": 1, "due_at": "2026-11-29T19:53:03.75+00:00"}
+    assert data_of(None, at, 0.5) == {"due_at": "2026-11-29T19:52:04+00:00"}
+    assert data_of(None, at, None) is None
 
 
 @pytest.mark.django_db

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from workflow.plan import Fact
+from workflow.plan import Fact, HistoryRow
 from workflow.store.ports import Port
-from workflow.store.settle import HistoryRow, Settlement
+from workflow.store.settle import Settlement
 
 if TYPE_CHECKING:
     from workflow.executor.attempt import Attempt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 if TYPE_CHECKING:
     from workflow.plan.backward import Undo
@@ -64,6 +65,10 @@ class HistoryEntry:
     node: str | None = None
     data: str | None = None
     due: float | None = None
+
+
+HistoryRow = tuple[UUID | str, int, str, str | None, Any, dict[str, Any] | None]
+"""The same once it was written: run id, seq, name, the node's path, when, and its data."""
 
 
 @dataclass(slots=True)

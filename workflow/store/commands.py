@@ -21,7 +21,8 @@ from django.db import ProgrammingError, connections, transaction
 from workflow import failpoints, ids, states
 from workflow.definitions import Workflow, beside
 from workflow.errors import NodeUnknown, RunConflict, RunNotFound
-from workflow.progress import HistoryRow, announce
+from workflow.plan import HistoryRow
+from workflow.progress import announce
 from workflow.sql import commands as sql
 from workflow.sql.arrays import plain, texts
 from workflow.store.prepared import fetch_one

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
+from workflow.plan import HistoryRow
 from workflow.sql import events as sql
 from workflow.sql import settle as settle_sql
 from workflow.sql.arrays import plain
 from workflow.store.pieces import a_page, apart
 from workflow.store.pipeline import Rows
 from workflow.store.ports import Port
-from workflow.store.settle import HistoryRow, Tell, nobody
+from workflow.store.settle import Tell, nobody
 from workflow.store.trouble import is_in_the_way
 
 RESOLVING = "give an event to the wait"

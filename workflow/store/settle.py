@@ -17,7 +17,7 @@ from django.db import DatabaseError as DjangoDatabaseError
 
 from workflow import ids, states
 from workflow.conf import conf
-from workflow.plan import Boundary, HistoryEntry
+from workflow.plan import Boundary, HistoryEntry, HistoryRow
 from workflow.plan.boundary import AWAIT, DELETE, KEEP, RELEASE, StepWrite
 from workflow.sql import events as events_sql
 from workflow.sql import settle as sql
@@ -58,14 +58,12 @@ class Settlement:
     failures: int = 0
     """How often it has failed alone, for no reason that is its own."""
     seq: int | None = None
+    """0 where it was applied and the answer was lost."""
     at: Any = None
     """The commit's `now()`."""
     extra: list[tuple[int, str, str | None]] = field(default_factory=list)
     """History that the settling itself added: (seq, name, node)."""
 
-
-HistoryRow = tuple[str, int, str, str | None, Any, dict[str, Any] | None]
-"""(run_id, seq, name, node, at, data): what was appended to a history, for whoever pushes it."""
 
 Tell = Callable[[Sequence[HistoryRow]], None]
 """Who is told what was appended to histories, after its commit."""
@@ -405,22 +403,40 @@ def _wakes(batch: Sequence[Settlement]) -> list[Statement]:
     return out
 
 
-def history_rows(settlement: Settlement) -> list[HistoryRow]:
-    """What a settled boundary has appended; nothing for one that was refused."""
+Appended = tuple[int, str, str | None, str | None, float | None]
+"""(seq, name, node, data, due): data is JSON text; see `HistoryEntry`."""
+
+
+def appended(settlement: Settlement) -> list[Appended]:
+    """What a settled boundary has appended to its run's history. Nothing for one that was refused, or of which no more
+    is known than that it was applied: the commit's answer was lost, and its numbers with it.
+    """
     if not settlement.seq:
         return []
-    run_id, entries, at = settlement.lease.run_id, settlement.boundary.history, settlement.at
-    rows: list[HistoryRow] = []
-    for seq, entry in enumerate(entries, settlement.seq - len(entries) + 1):
-        data = None if entry.data is None else json.loads(entry.data)
-        if entry.due is not None and at is not None:
-            data = {
-                **(data or {}),
-                "due_at": _as_jsonb_has_it(aware(at, conf.DATABASE) + timedelta(seconds=entry.due)),
-            }
-        rows.append((run_id, seq, entry.name, entry.node, at, data))
-    rows.extend((run_id, seq, name, node, settlement.at, None) for seq, name, node in settlement.extra)
-    return rows
+    entries = settlement.boundary.history
+    numbered = enumerate(entries, settlement.seq - len(entries) + 1)
+    own: list[Appended] = [(seq, entry.name, entry.node, entry.data, entry.due) for seq, entry in numbered]
+    return own + [(seq, name, node, None, None) for seq, name, node in settlement.extra]
+
+
+def data_of(data: str | dict[str, Any] | None, at: Any, due: float | None) -> dict[str, Any] | None:
+    """An entry's data as the history has them. `data` is JSON text, or has been read already; `at` the commit's
+    `now()`, and `due` how many seconds after that something is.
+    """
+    known: dict[str, Any] | None = json.loads(data) if isinstance(data, str) else data
+    if due is None or not isinstance(at, datetime):
+        return known
+    due_at = aware(at, conf.DATABASE) + timedelta(seconds=due)
+    return {**(known or {}), "due_at": _as_jsonb_has_it(due_at)}
+
+
+def history_rows(settlement: Settlement) -> list[HistoryRow]:
+    """The same as rows, with all that is known of them."""
+    run_id, at = settlement.lease.run_id, settlement.at
+    return [
+        (run_id, seq, name, node, at, data_of(data, at, due))
+        for seq, name, node, data, due in appended(settlement)
+    ]
 
 
 def _as_jsonb_has_it(moment: datetime) -> str:

@@ -9,26 +9,25 @@ what the queue holds and a log line a minute, not a transition: clients see the 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
 
 from workflow import progress
+from workflow.plan import HistoryRow
 from workflow.store.ports import Port
-from workflow.store.settle import HistoryRow, Settlement
+from workflow.store.settle import Settlement, appended, data_of
 from workflow.worker.signalling import Signaller
 
 logger = logging.getLogger("workflow")
 
 CAPACITY: Final = 10_000
 """Entries that wait for the layer; past it the oldest go."""
-CAPACITY_BYTES: Final = 16 * 2**20
+CAPACITY_CHARACTERS: Final = 16 * 2**20
 """Characters of data that they hold together, at most."""
 MAX_AGE: Final = 10.0
 """Seconds after which nobody needs to be told any more: clients have looked by themselves."""
@@ -42,12 +41,12 @@ NOTIFY_DELAY: Final = 0.05
 that comes alone would take CPU from the very run that it tells of, and the rest of it would need another."""
 NOTIFY_INTERVAL: Final = 0.2
 """Seconds after a notification until the next one may begin to wait."""
+NOTIFY_REST: Final = 2.0
+"""Seconds after one that failed until it is tried again."""
 SIGNALS_LAST: Final = 5.0
 """Seconds that receivers of signals get for what is left when the worker stops."""
 SIGNALS_REST: Final = 0.5
 """Seconds until their thread is tried again, where it could not be started."""
-NOTIFY_REST: Final = 2.0
-"""Seconds after one that failed."""
 CHANGED_RUNS: Final = 5_000
 """Runs that wait to be notified of; past it nobody cares which."""
 
@@ -67,7 +66,7 @@ class Pusher:
         self._gate = progress.gate_of(self._layer) if self._layer is not None else progress.Gate()
         self._notifies = not progress.reaches_others(self._layer)
         self._queue: deque[Entry] = deque()
-        self._bytes = 0
+        self._characters = 0
         self._changed: dict[str, progress.Range] = {}
         self._filled = asyncio.Event()
         self._idle = asyncio.Event()
@@ -110,18 +109,17 @@ class Pusher:
             self._ring()
 
     def _note_settled(self, settlement: Settlement) -> None:
-        last = settlement.seq or 0
+        assert settlement.seq is not None
+        last = settlement.seq
         first = last - len(settlement.boundary.history) + 1
         # The run's seq is that of the boundary itself; what the settling added follows it.
         last += len(settlement.extra)
         self._note(settlement.lease.run_id, first, last)
 
     def _put_settled(self, now: float, settlement: Settlement) -> None:
-        run_id, at, entries = settlement.lease.run_id, settlement.at, settlement.boundary.history
-        for seq, entry in enumerate(entries, (settlement.seq or 0) - len(entries) + 1):
-            self._put((now, run_id, seq, entry.name, entry.node, at, entry.data, entry.due))
-        for seq, name, node in settlement.extra:
-            self._put((now, run_id, seq, name, node, at, None, None))
+        run_id, at = settlement.lease.run_id, settlement.at
+        for seq, name, node, data, due in appended(settlement):
+            self._put((now, run_id, seq, name, node, at, data, due))
 
     def _note(self, run_id: str, first: int, last: int) -> None:
         known = self._changed.get(run_id)
@@ -131,14 +129,16 @@ class Pusher:
 
     def _put(self, entry: Entry) -> None:
         self._queue.append(entry)
-        self._bytes += _size(entry)
-        while len(self._queue) > CAPACITY or (self._bytes > CAPACITY_BYTES and len(self._queue) > 1):
+        self._characters += _size(entry)
+        while len(self._queue) > CAPACITY or (
+            self._characters > CAPACITY_CHARACTERS and len(self._queue) > 1
+        ):
             self._take()
             self.dropped += 1
 
     def _take(self) -> Entry:
         entry = self._queue.popleft()
-        self._bytes -= _size(entry)
+        self._characters -= _size(entry)
         return entry
 
     def _ring(self) -> None:
@@ -210,7 +210,7 @@ class Pusher:
             with self._lock:
                 lost = 1 + len(self._queue)  # all of it is as old as the layer is slow
                 self._queue.clear()
-                self._bytes = 0
+                self._characters = 0
             self._gate.failed(error, lost)
         else:
             self._gate.passed()
@@ -241,7 +241,4 @@ def _size(entry: Entry) -> int:
 
 def _message(entry: Entry) -> dict[str, Any]:
     _, run_id, seq, name, node, at, data, due = entry
-    known: dict[str, Any] = json.loads(data) if isinstance(data, str) else dict(data or {})
-    if due is not None and isinstance(at, datetime):
-        known["due_at"] = (at + timedelta(seconds=due)).isoformat()
-    return progress.message(run_id, seq, name, node, at, known)
+    return progress.message(run_id, seq, name, node, at, data_of(data, at, due))

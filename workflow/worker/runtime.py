@@ -25,12 +25,12 @@ from workflow.executor import (
     clean_shared_connections,
 )
 from workflow.executor.attempt import Outcome
-from workflow.plan import Boundary, Change, Fact
+from workflow.plan import Boundary, Change, Fact, HistoryRow
 from workflow.signals import HEED, TIMEOUT
 from workflow.store.committer import Committer
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.ports import Port
-from workflow.store.settle import HistoryRow, Rejected, Settlement
+from workflow.store.settle import Rejected, Settlement
 from workflow.worker.pusher import Pusher
 from workflow.worker.threads import ThreadPool, Work
 

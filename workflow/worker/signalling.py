@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from django.db import DatabaseError, close_old_connections, connections
 
 from workflow import transitions
 from workflow.conf import conf
+from workflow.plan import HistoryRow
 from workflow.store.ports import abandon_connection
-from workflow.store.settle import HistoryRow, Settlement
+from workflow.store.settle import Settlement, appended, data_of
 
 logger = logging.getLogger("workflow")
 
@@ -27,7 +27,7 @@ BATCH: Final = 200
 LOG_INTERVAL: Final = 60.0
 """Seconds between two log lines about receivers that are too slow."""
 
-_Waiting = tuple[str, int, str, str | None, Any, str | dict[str, Any] | None, float | None]
+_Waiting = tuple[UUID | str, int, str, str | None, Any, str | dict[str, Any] | None, float | None]
 """(run id, seq, name, node, at, data, due): data is JSON text, or has been read already."""
 
 
@@ -61,12 +61,11 @@ class Signaller:
             return
         waiting: list[_Waiting] = []
         for settlement in settlements:
-            if settlement.seq is None:
-                continue
-            run_id, at, entries = settlement.lease.run_id, settlement.at, settlement.boundary.history
-            for seq, entry in enumerate(entries, settlement.seq - len(entries) + 1):
-                waiting.append((run_id, seq, entry.name, entry.node, at, entry.data, entry.due))
-            waiting += [(run_id, seq, name, node, at, None, None) for seq, name, node in settlement.extra]
+            run_id, at = settlement.lease.run_id, settlement.at
+            waiting += [
+                (run_id, seq, name, node, at, data, due)
+                for seq, name, node, data, due in appended(settlement)
+            ]
         self._put(waiting)
 
     def appended(self, rows: Sequence[HistoryRow]) -> None:
@@ -149,7 +148,4 @@ class Signaller:
 
 def _row(waiting: _Waiting) -> HistoryRow:
     run_id, seq, name, node, at, data, due = waiting
-    known: dict[str, Any] = json.loads(data) if isinstance(data, str) else dict(data or {})
-    if due is not None and isinstance(at, datetime):
-        known["due_at"] = (at + timedelta(seconds=due)).isoformat()
-    return run_id, seq, name, node, at, known
+    return run_id, seq, name, node, at, data_of(data, at, due)
