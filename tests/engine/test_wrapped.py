@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -108,3 +109,24 @@ def test_its_correlation_of_a_step_counts(go: Go, is_async: bool) -> None:
     assert Step.objects.get(key="e").wait_correlation == "k"
     workflows.publish("go", 7, correlation="k")
     assert go(handle).run.state == {"key": "k", "got": 7}
+
+
+def _awaited(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def plain(state: dict[str, Any], ctx: Any) -> Any:
+        return asyncio.run(fn(state, ctx))
+
+    return plain
+
+
+@pytest.mark.parametrize("how", [wrapped, _awaited])
+def test_its_steps_go_through_the_workers_own_loop(how: Callable[..., Any]) -> None:
+    async def steps(state: dict[str, Any], ctx: Any) -> None:
+        for n in range(10):
+            await ctx.step.arun(f"step-{n}", asyncio.sleep, 0.001)
+
+    act = Action("act", how(steps), attempts=1, timeout=5)
+    workflow = Workflow("w", on_failure="halt", stages=[Stage("s", actions=[act])])
+    handles = workflows.dispatch_many(workflow, [{}] * 12)
+    Worked(concurrency=20)  # all at once: each has a loop of its own, and one connection to settle on
+    assert [handle.status().run.error for handle in handles] == [None] * 12
+    assert {handle.status().run.status for handle in handles} == {states.COMPLETED}

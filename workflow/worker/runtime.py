@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from asgiref.sync import async_to_sync  # noqa: F401  (imported early: it must not be first imported in a thread)
 
@@ -33,6 +33,8 @@ from workflow.store.ports import Port
 from workflow.store.settle import Rejected, Settlement
 from workflow.worker.pusher import Pusher
 from workflow.worker.threads import ThreadPool, Work
+
+T = TypeVar("T")
 
 logger = logging.getLogger("workflow")
 
@@ -354,13 +356,19 @@ class _Desk:
         asyncio.run_coroutine_threadsafe(self._runtime.last_notes(attempt), self._loop).result()
 
     async def asettle(self, settlement: Settlement) -> Settlement:
-        return await self._runtime.settle(settlement)
+        return await self._there(self._runtime.settle(settlement))
 
     def read(self, statement: Statement) -> Rows:
         return asyncio.run_coroutine_threadsafe(self.aread(statement), self._loop).result()
 
     async def aread(self, statement: Statement) -> Rows:
-        return (await self._runtime.port.run([statement]))[0]
+        return (await self._there(self._runtime.port.run([statement])))[0]
+
+    async def _there(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """On the worker's loop: an async function that a plain handler returns, or runs, has a loop of its own."""
+        if asyncio.get_running_loop() is self._loop:
+            return await coroutine
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
