@@ -16,10 +16,11 @@ from workflow.testing import drain
 __all__ = ["clear"]
 
 OVER = {"code": "ACTION_FAILED", "message": "the run was over before this step was"}
+CANCELLED = {"code": "ACTION_FAILED", "message": "the run was cancelled before this step was over"}
 
 
 @pytest.mark.parametrize("compensate", [False, True])
-def test_a_body_that_ends_after_its_run_was_cancelled_is_recorded_as_failed(compensate: bool) -> None:
+def test_a_body_that_ends_after_its_run_was_cancelled_is_recorded_as_failed_by_that(compensate: bool) -> None:
     def handler(state: dict[str, Any], ctx: Any) -> None:
         ctx.step.run("done", note, 1)
         ctx.step.run("body", lambda: workflows.cancel(ctx.run_id, compensate=compensate))
@@ -28,7 +29,7 @@ def test_a_body_that_ends_after_its_run_was_cancelled_is_recorded_as_failed(comp
     assert status.run.status == ("compensated" if compensate else "cancelled")
     done, body = Step.objects.order_by("id")
     assert (done.status, done.value) == ("completed", 1)
-    assert (body.status, body.error, body.value) == ("failed", OVER, None)
+    assert (body.status, body.error, body.value) == ("failed", CANCELLED, None)
     assert (body.lease_token, body.lease_until) == (None, None)
     assert body.finished_at is not None
 
@@ -95,4 +96,4 @@ def test_in_a_cancelled_run_no_step_is_polled_or_waited_for(wait: Callable[[Any]
     row = Step.objects.get()
     assert (row.status, row.wait_event) == (left, None)
     if left == "failed":
-        assert (row.error, row.next_poll_at) == (OVER, None)
+        assert (row.error, row.next_poll_at) == (CANCELLED, None)

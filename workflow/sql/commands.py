@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from workflow.sql import events
-from workflow.sql.ledger import INTERRUPTED, SUSPENDED
+from workflow.sql.ledger import CANCELLED, SUSPENDED
 
 # --- dispatch -----------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ _STOPPED: Final = f"""job AS (
     WHERE run_id = %(run)s AND status IN ('pending', 'running', 'waiting')
 ), step AS (
     UPDATE workflow_step
-    SET {INTERRUPTED}
+    SET {CANCELLED}
     WHERE run_id = %(run)s AND status IN ('running', 'waiting') AND kind <> 'sleep'
 )"""
 # The way forward of a run ends: its jobs, its live nodes and what is open in its ledger.

@@ -24,12 +24,15 @@ ORDER BY s.completed_seq, s.finished_at, s.key
 
 _CUT_SHORT: Final = """status = 'failed', finished_at = now(), lease_token = NULL, lease_until = NULL,
         next_poll_at = NULL, wait_event = NULL, wait_correlation = NULL,
-        error = jsonb_build_object('code', 'ACTION_FAILED', 'message', 'the {} was over before this step was')"""
+        error = jsonb_build_object('code', 'ACTION_FAILED', 'message', 'the {}')"""
 
-INTERRUPTED: Final = _CUT_SHORT.format("run")
+INTERRUPTED: Final = _CUT_SHORT.format("run was over before this step was")
 """Set on rows whose body can store nothing any more: the lease that it worked under is gone."""
 
-LEFT_BEHIND: Final = _CUT_SHORT.format("action")
+CANCELLED: Final = _CUT_SHORT.format("run was cancelled before this step was over")
+"""The same where a person has taken the lease away."""
+
+LEFT_BEHIND: Final = _CUT_SHORT.format("action was over before this step was")
 """Set on rows that their handler has left behind: nobody comes back to them."""
 
 AWAITED: Final = """CASE s.phase WHEN 'run' THEN n.status IN ('pending', 'running', 'waiting')
