@@ -167,7 +167,7 @@ class _InlineRuntime:
     def after(self, execution: Execution, seconds: float, fact: Fact) -> None:
         """A retry that comes due while its mates are at work: here they are never at work meanwhile."""
 
-    def desk(self, execution: Execution) -> Desk:
+    def desk(self) -> Desk:
         return _Desk(self)
 
     async def facts(self, execution: Execution) -> list[Fact]:

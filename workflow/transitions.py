@@ -1,7 +1,7 @@
 """Tells the receivers of `workflow.signals.transitioned` what has happened, after the commit that wrote it.
 
 A hint like every other way to hear of history: a process that dies between its commit and its receivers has told
-nobody. Without receivers it costs one look at their list.
+nobody, and so has one to which the commit's answer never came. Without receivers it costs one look at their list.
 """
 
 from __future__ import annotations

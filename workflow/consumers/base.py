@@ -27,7 +27,7 @@ RECHECK_INTERVAL: float = 10.0
 SEND_TIMEOUT: float = 15.0
 """Seconds that a client gets to take a frame, or to say that it took the last ones."""
 OUTBOX: Final = 1_000
-OUTBOX_BYTES: Final = 4 * 2**20
+OUTBOX_CHARACTERS: Final = 4 * 2**20
 """Frames, and characters of them, that wait for a client; one that lets more pile up is dropped."""
 INBOX: Final = 2_000
 """Messages of the hub that wait to be made frames of."""
@@ -77,7 +77,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self._told = asyncio.Event()
         self.has_lost = False
         self._outbox: deque[str] = deque()
-        self._outbox_bytes = 0
+        self._outbox_characters = 0
         self._filled = asyncio.Event()
         self._flow = self.query.get("flow") == ["1"]
         self._on_their_way = 0
@@ -174,11 +174,13 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def put(self, frame: Frame) -> None:
         """Queues a frame; a client that has too many of them waiting is dropped."""
         text = json.dumps(frame, ensure_ascii=False, separators=(",", ":"))
-        if self._outbox and (len(self._outbox) >= OUTBOX or self._outbox_bytes + len(text) > OUTBOX_BYTES):
+        if self._outbox and (
+            len(self._outbox) >= OUTBOX or self._outbox_characters + len(text) > OUTBOX_CHARACTERS
+        ):
             await self.drop(access.TOO_SLOW)
             return
         self._outbox.append(text)
-        self._outbox_bytes += len(text)
+        self._outbox_characters += len(text)
         self._filled.set()
 
     async def _write(self) -> None:
@@ -190,7 +192,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                     async with asyncio.timeout(SEND_TIMEOUT):
                         await self._window()
                         text = self._outbox.popleft()
-                        self._outbox_bytes -= len(text)
+                        self._outbox_characters -= len(text)
                         await self.send(text_data=text)
                 except TimeoutError:
                     await self.drop(access.TOO_SLOW)

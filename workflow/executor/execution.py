@@ -494,5 +494,5 @@ class Execution:
             run=run,
             secret_keys=self.workflow.secret_keys,
             checkpoint=self._plan.checkpoint,
-            desk=self._runtime.desk(self),
+            desk=self._runtime.desk(),
         )

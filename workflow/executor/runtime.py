@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Runtime(Protocol):
-    """`start` and `ask` run user code and post its fact to the execution; none of these four waits for it."""
+    """`start` and `ask` run user code and post its fact to the execution. Neither they nor `after` wait for it."""
 
     @property
     def mover(self) -> Mover | None:
@@ -46,8 +46,8 @@ class Runtime(Protocol):
         """Posts a fact later."""
         ...
 
-    def desk(self, execution: Execution) -> Desk:
-        """What the execution's handlers may ask for while they run."""
+    def desk(self) -> Desk:
+        """What handlers may ask for while they run."""
         ...
 
     async def facts(self, execution: Execution) -> list[Fact]:

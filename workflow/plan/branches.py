@@ -49,7 +49,7 @@ class States:
             return
         tree, nodes = self._tree, self._run.nodes
         mates = self._layout.mates[members[0]]
-        added = standing(tree, nodes, range(mates[0], tree.nodes[mates[-1]].end))
+        added = standing(nodes, range(mates[0], tree.nodes[mates[-1]].end))
         base = self._fold(members[0], whole_group=True) if added else self.of(container)
         own: dict[int, list[int]] = {}
         for ordinal in added:
@@ -87,9 +87,7 @@ class States:
             return run.state
         below = range(unit, self._tree.nodes[unit].end)
         newer = [n for n in below if (nodes[n].completed_seq or 0) > run.seq]
-        return (
-            merged(self._tree, nodes, run.state, standing(self._tree, nodes, newer)) if newer else run.state
-        )
+        return merged(self._tree, nodes, run.state, standing(nodes, newer)) if newer else run.state
 
     def _fold(self, member: int, *, whole_group: bool = False) -> dict[str, Any]:
         """The state of a member's branch, made from the outputs; for the `whole_group`, as it was at its start."""

@@ -20,7 +20,7 @@ class Outputs:
     def __init__(self, tree: Tree, run: RunSnapshot) -> None:
         self._tree = tree
         self._run = run
-        self._new: dict[int, Any] = {}
+        self._new: dict[int, dict[str, Any]] = {}
 
     def add(self, ordinal: int, patch: dict[str, Any]) -> None:
         self._new[ordinal] = patch

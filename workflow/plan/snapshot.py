@@ -96,11 +96,11 @@ def fold(
 ) -> dict[str, Any]:
     """The state made again from the input and the outputs that stand, in the order of their completion; `among`
     these nodes, or all."""
-    outputs = standing(tree, nodes, range(1, len(nodes)) if among is None else among)
+    outputs = standing(nodes, range(1, len(nodes)) if among is None else among)
     return merged(tree, nodes, seed(run_input), outputs)
 
 
-def standing(tree: Tree, nodes: list[NodeSnapshot], among: Iterable[int]) -> list[int]:
+def standing(nodes: list[NodeSnapshot], among: Iterable[int]) -> list[int]:
     """Which of these nodes have an output that stands, in the order of their completion."""
     return _with_output(nodes, among, (COMPLETED,))
 

@@ -66,6 +66,7 @@ HAVING p.queue IS NULL OR NOT EXISTS (
 )
 ORDER BY l.workflow, l.version, p.queue
 """
+
 _RUN: Final = """
 SELECT r.id, r.workflow, r.version, r.fingerprint, r.queue, r.created_at
 FROM workflow_run AS r WHERE r.finished_at IS NULL"""

@@ -137,7 +137,7 @@ def apply_results(batch: Sequence[Settlement], results: Sequence[Rows]) -> None:
     if any(s.boundary.job == AWAIT for s in batch):
         for run_id, seq, node in results[-1]:
             if (settled := by_run.get(run_id)) is not None:
-                settled.extra.append((seq, "waiting", node))
+                settled.extra.append((seq, states.EVENT_WAITING, node))
 
 
 def _update_runs(batch: Sequence[Settlement], rivals: Rivals) -> Statement:
@@ -352,7 +352,9 @@ def _jobs_of(batch: Sequence[Settlement]) -> tuple[str, str, str, str]:
 
 def _new_jobs(batch: Sequence[Settlement]) -> list[Statement]:
     rows = [(s, job.kind, job.ordinal, job.delay) for s in batch for job in s.boundary.new_jobs]
-    rows += [(s, "check", c.ordinal, 0.0) for s in batch for c in s.boundary.changes if c.wait is not None]
+    rows += [
+        (s, states.CHECK, c.ordinal, 0.0) for s in batch for c in s.boundary.changes if c.wait is not None
+    ]
     out = _step_checks(batch)
     if not rows:
         return out

@@ -128,7 +128,7 @@ class WorkerRuntime:
     def after(self, execution: Execution, seconds: float, fact: Fact) -> None:
         self._loop.call_later(seconds, execution.post, fact)
 
-    def desk(self, execution: Execution) -> Desk:
+    def desk(self) -> Desk:
         return _Desk(self, self._loop)
 
     async def facts(self, execution: Execution) -> list[Fact]:

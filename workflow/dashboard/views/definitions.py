@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
+from workflow import states
 from workflow.dashboard import drawing, reading
 from workflow.dashboard.access import page
 from workflow.dashboard.views.runs import OVERVIEW_AGE
@@ -43,8 +44,8 @@ def _summary(workflow: Workflow) -> dict[str, object]:
     return {
         "name": workflow.name,
         "version": workflow.version,
-        "stages": sum(node.kind == "stage" for node in nodes),
-        "actions": sum(node.kind == "action" for node in nodes),
+        "stages": sum(node.kind == states.STAGE for node in nodes),
+        "actions": sum(node.kind == states.ACTION for node in nodes),
     }
 
 
