@@ -97,6 +97,15 @@ async def test_trusted_origins_are_trusted_here_too(operator: User, settings: An
     assert await refused(ALL, cookie, (ORIGIN, b"http://pages.example")) == 4403
 
 
+async def test_trusted_origins_may_be_all_hosts_of_a_domain(operator: User, settings: Any) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ["https://*.pages.example"]
+    cookie = await sync_to_async(cookie_of)(operator)
+    async with opened(ALL, cookie, (ORIGIN, b"https://eu.pages.example")) as socket:
+        assert (await socket.next())["type"] == "snapshot"
+    for other in (b"http://eu.pages.example", b"https://pages.example.evil", b"https://eupages.example"):
+        assert await refused(ALL, cookie, (ORIGIN, other)) == 4403
+
+
 def log_out(user: User) -> None:
     Session.objects.all().delete()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from uuid import UUID
 
 from channels.db import database_sync_to_async
@@ -20,6 +20,7 @@ from django.contrib.auth import (
 from django.core.exceptions import ValidationError
 from django.http.request import validate_host
 from django.utils.crypto import constant_time_compare
+from django.utils.http import is_same_domain
 
 from workflow import viewing
 from workflow.conf import conf
@@ -45,8 +46,6 @@ def same_site(scope: Scope) -> bool:
     given = headers.get(b"origin")
     if given is None:
         return True
-    if given in settings.CSRF_TRUSTED_ORIGINS:
-        return True
     try:
         origin = urlsplit(given)
         name = origin.hostname
@@ -54,11 +53,21 @@ def same_site(scope: Scope) -> bool:
         return False
     if not name:
         return False
+    if any(_matches(trusted, given, origin) for trusted in settings.CSRF_TRUSTED_ORIGINS):
+        return True
     allowed = settings.ALLOWED_HOSTS or (["localhost", "127.0.0.1", "[::1]"] if settings.DEBUG else [])
     if "*" in allowed:  # says nothing of who we are; the address that was asked does
         host = headers.get(b"host")
         return host is None or host.lower() == origin.netloc.lower()
     return validate_host(f"[{name}]" if ":" in name else name, allowed)
+
+
+def _matches(trusted: str, given: str, origin: SplitResult) -> bool:
+    """As Django's CSRF check reads `CSRF_TRUSTED_ORIGINS`, where `https://*.example.com` are all hosts of a domain."""
+    if "*" not in trusted:
+        return given == trusted
+    wanted = urlsplit(trusted)
+    return origin.scheme == wanted.scheme and is_same_domain(origin.netloc, wanted.netloc.lstrip("*"))
 
 
 async def refusal(scope: Scope, run_id: UUID | None) -> int | None:
