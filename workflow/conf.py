@@ -161,7 +161,7 @@ SETTINGS: tuple[Setting, ...] = (
         1_048_576,
         "bytes",
         1,
-        "Largest input, output, event payload or step result, as JSON in UTF-8.",
+        "Largest input, context, output, event payload, step result or fields of a log line, as JSON in UTF-8.",
         MAX_JSONB_BYTES,
     ),
     Setting("REDACT", [], "", None, "Keys whose values are masked wherever a person looks."),

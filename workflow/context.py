@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from workflow import payload
+from workflow.conf import conf
 from workflow.failures import clean_text
 
 if TYPE_CHECKING:
@@ -89,12 +90,12 @@ class Context:
         """Adds an entry `log` to the run's history. `fields` are anything that JSON can hold.
 
         Raises `Aborted` once the handler has been asked to stop, and `PayloadInvalid` for fields
-        that cannot be kept.
+        that cannot be kept, or are larger than `MAX_PAYLOAD_BYTES`.
         """
         self.signal.raise_if_aborted()
         entry = {"message": clean_text(message, 10_000)}
         if fields:
-            entry["fields"] = payload.normalise(fields, "ctx.log", hidden=None)
+            entry["fields"], _ = payload.encode(fields, "ctx.log", conf.MAX_PAYLOAD_BYTES, hidden=None)
         self._report("log", None, entry)
 
     async def aprogress(self, percent: float, message: str | None = None) -> None:
