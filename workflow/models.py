@@ -162,8 +162,7 @@ class Node(models.Model):
     number of the entry that says so: of several that failed, the first is the one whose error counts.
     The `wait_*` columns are set while the node is parked for an event; `wait_outcome` is how its wait was resolved
     (`{"event": ...}`, `{"payload": ...}` or `{"timeout": true}`, this one with the `correlation` that it had), written
-    once and read by the
-    unit that goes on.
+    once and read by the unit that goes on.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)

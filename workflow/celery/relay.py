@@ -51,7 +51,7 @@ LONGEST_WAIT: Final = 0.5
 
 
 class Sends(Protocol):
-    """Where messages go. Both raise `Unreachable`."""
+    """Where messages go. `connect` and `send` raise `Unreachable`."""
 
     def connect(self) -> None: ...
 

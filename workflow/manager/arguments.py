@@ -14,6 +14,7 @@ from typing import Final
 
 from workflow import states
 from workflow.errors import RunNotFound
+from workflow.times import FOR_EVER
 
 MAX_TEXT: Final = 255
 MAX_QUEUE: Final = 100
@@ -21,7 +22,7 @@ MAX_REASON: Final = 10_000
 MAX_PATH: Final = 1_000
 """Above what three names and two dots can make."""
 MAX_PRIORITY: Final = 2**31 - 1
-MAX_DELAY: Final = 10 * 365.25 * 86_400
+MAX_DELAY: Final = FOR_EVER
 MAX_DAYS: Final = 36_525
 MAX_YEAR: Final = 9_000
 """Python's end with 9999, in any time zone; what the database can hold beyond could not be read."""

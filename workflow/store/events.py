@@ -1,4 +1,4 @@
-"""Events meeting waits: deliveries, checks after a park, manual resumption's twin statements, and deadlines."""
+"""Events meeting waits: deliveries, checks after a park, and deadlines."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ from workflow.redact import redact_status, redact_text, secrets_of
 from workflow.registry import registry
 from workflow.results import RunHandle
 
+PRIORITIES = (-arguments.MAX_PRIORITY - 1, arguments.MAX_PRIORITY)
+
 
 @contextlib.contextmanager
 def _explaining(name: str, given: Any) -> Iterator[None]:
@@ -72,7 +74,7 @@ class Command(WorkflowCommand):
                 correlation_id=options["correlation_id"],
                 idempotency_key=options["idempotency_key"],
                 queue=options["queue"],
-                priority=number(options["priority"], "--priority", int, -(2**31), 2**31 - 1) or 0,
+                priority=number(options["priority"], "--priority", int, *PRIORITIES) or 0,
                 delay=number(options["delay"], "--delay", float, 0),
                 by=operator(),
             )

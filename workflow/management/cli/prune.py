@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 
 from workflow.conf import conf
 from workflow.management.base import WorkflowCommand, asking, number
+from workflow.manager import arguments
 from workflow.manager.workflows import pruned
 from workflow.models import Event, Job, Node, Run, Step
 
@@ -30,7 +31,7 @@ class Command(WorkflowCommand):
         parser.add_argument("--dry-run", action="store_true", help="only count them")
 
     def run(self, **options: Any) -> None:
-        given = number(options["days"], "--days", float, 0, 36_525)
+        given = number(options["days"], "--days", float, 0, arguments.MAX_DAYS)
         days = conf.RETENTION_DAYS if given is None else given
         batch_size = number(options["batch_size"], "--batch-size", int, 1) or 1000
         if options["dry_run"]:
