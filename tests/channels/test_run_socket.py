@@ -271,12 +271,37 @@ async def test_the_hub_holds_nothing_when_nobody_watches(any_layer: str, operato
             await asyncio.sleep(0.02)
 
 
+class Page:
+    def tell(self, messages: Sequence[reading.Frame]) -> None: ...
+
+    def lost(self) -> None: ...
+
+
+async def test_a_page_that_comes_while_the_last_one_leaves_hears_the_layer(no_redis: None) -> None:
+    own, run_id = Hub(), ids.new_run_id()
+    before, after = Page(), Page()
+    layer = progress.layer()
+    group = progress.run_group(run_id)
+
+    async def joined() -> set[str]:
+        """The channels in the run's group once nobody does anything more."""
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+        return set(layer.groups.get(group, {}))
+
+    own.watch(run_id, before)
+    (old,) = await joined()
+    leaving = asyncio.create_task(own.leave(run_id, before))
+    await asyncio.sleep(0)
+    own.watch(run_id, after)
+    await leaving
+    (new,) = await joined()
+    assert new != old
+    await own.leave(run_id, after)
+    assert await joined() == set()
+
+
 async def test_a_page_that_is_left_as_its_snapshot_comes_leaves_no_run_to_be_read(no_redis: None) -> None:
-    class Page:
-        def tell(self, messages: Sequence[reading.Frame]) -> None: ...
-
-        def lost(self) -> None: ...
-
     own, page, run_id = Hub(), Page(), ids.new_run_id()
     own.watch(run_id, page)
     leaving = asyncio.create_task(own.leave(run_id, page))

@@ -68,7 +68,6 @@ class Hub:
         """Runs to be read, and after which entry."""
         self._wake = asyncio.Event()
         self._regroup = asyncio.Event()
-        self._channel: str | None = None
         self._hears = False
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving = asyncio.Event()
@@ -270,14 +269,15 @@ class Hub:
         while True:
             grouping: asyncio.Task[None] | None = None
             try:
-                self._channel = await layer.new_channel("workflow")
+                # Of this task alone: one that leaves and one that comes may be at work side by side for a moment.
+                channel: str = await layer.new_channel("workflow")
                 joined: set[str] = set()
-                await self._group(layer, joined)
-                grouping = asyncio.get_running_loop().create_task(self._keep_grouped(layer, joined))
+                await self._group(layer, channel, joined)
+                grouping = asyncio.get_running_loop().create_task(self._keep_grouped(layer, channel, joined))
                 self._hears = self._hears or outside
                 self._look_at_all()
                 while True:
-                    self._heard_message(await _either(layer.receive(self._channel), grouping))
+                    self._heard_message(await _either(layer.receive(channel), grouping))
                     pause = 1.0
             except Exception as error:
                 progress.gate_of(layer).failed(error, 0)
@@ -289,7 +289,7 @@ class Hub:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
 
-    async def _keep_grouped(self, layer: Any, joined: set[str]) -> None:
+    async def _keep_grouped(self, layer: Any, channel: str, joined: set[str]) -> None:
         try:
             while True:
                 try:
@@ -297,23 +297,23 @@ class Hub:
                         await self._regroup.wait()
                 except TimeoutError:
                     joined.clear()
-                await self._group(layer, joined)
+                await self._group(layer, channel, joined)
         finally:
             for group in joined:
                 async with asyncio.timeout(progress.BOUND):
-                    await layer.group_discard(group, self._channel)
+                    await layer.group_discard(group, channel)
 
-    async def _group(self, layer: Any, joined: set[str]) -> None:
+    async def _group(self, layer: Any, channel: str, joined: set[str]) -> None:
         """Joins the groups of what is watched, and leaves the others."""
         self._regroup.clear()
         wished = {progress.run_group(run_id) for run_id in self._watchers}
         if self._watchers_of_all:
             wished.add(progress.GROUP)
         for group in wished - joined:
-            await layer.group_add(group, self._channel)
+            await layer.group_add(group, channel)
             joined.add(group)
         for group in joined - wished:
-            await layer.group_discard(group, self._channel)
+            await layer.group_discard(group, channel)
             joined.discard(group)
 
 
