@@ -277,7 +277,10 @@ class Page:
     def lost(self) -> None: ...
 
 
-async def test_a_page_that_comes_while_the_last_one_leaves_hears_the_layer(no_redis: None) -> None:
+async def test_a_page_that_comes_while_the_last_one_leaves_hears_the_layer(
+    no_redis: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "reaches_others", lambda layer: True)
     own, run_id = Hub(), ids.new_run_id()
     before, after = Page(), Page()
     layer = progress.layer()
@@ -297,8 +300,10 @@ async def test_a_page_that_comes_while_the_last_one_leaves_hears_the_layer(no_re
     await leaving
     (new,) = await joined()
     assert new != old
+    assert own.hears, "else it would look every second"
     await own.leave(run_id, after)
     assert await joined() == set()
+    assert not own.hears
 
 
 async def test_a_page_that_is_left_as_its_snapshot_comes_leaves_no_run_to_be_read(no_redis: None) -> None:

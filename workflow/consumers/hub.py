@@ -68,10 +68,16 @@ class Hub:
         """Runs to be read, and after which entry."""
         self._wake = asyncio.Event()
         self._regroup = asyncio.Event()
-        self._hears = False
+        self._ears: set[asyncio.Task[Any] | None] = set()
+        """Tasks that hear whatever anybody says."""
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving = asyncio.Event()
         self._port = AsyncPort(_parameters, "workflow live")
+
+    @property
+    def hears(self) -> bool:
+        """Whether somebody would tell of what is new; else the clock has to."""
+        return bool(self._ears)
 
     # --- watchers -------------------------------------------------------------------------------
 
@@ -193,7 +199,7 @@ class Hub:
         pause = 0.5
         while not leaving.is_set():
             try:
-                async with asyncio.timeout(FLOOR if self._hears else POLL):
+                async with asyncio.timeout(FLOOR if self.hears else POLL):
                     await self._wake.wait()
             except TimeoutError:
                 for run_id, after in self._cursors.items():
@@ -248,7 +254,7 @@ class Hub:
                         logger.warning("a pooler stands before PostgreSQL: live pages look every %g s", POLL)
                         return
                     await connection.execute(f"LISTEN {progress.CHANNEL}")
-                    self._hears = True
+                    self._ears.add(asyncio.current_task())
                     self._look_at_all()
                     pause = 0.5
                     while True:
@@ -258,7 +264,7 @@ class Hub:
             except (psycopg.Error, OSError) as error:
                 logger.info("not listening for history, trying again in %.1f s: %s", pause, error)
             finally:
-                self._hears = False
+                self._ears.discard(asyncio.current_task())
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
 
@@ -274,7 +280,8 @@ class Hub:
                 joined: set[str] = set()
                 await self._group(layer, channel, joined)
                 grouping = asyncio.get_running_loop().create_task(self._keep_grouped(layer, channel, joined))
-                self._hears = self._hears or outside
+                if outside:
+                    self._ears.add(asyncio.current_task())
                 self._look_at_all()
                 while True:
                     self._heard_message(await _either(layer.receive(channel), grouping))
@@ -282,8 +289,7 @@ class Hub:
             except Exception as error:
                 progress.gate_of(layer).failed(error, 0)
             finally:
-                if outside:
-                    self._hears = False
+                self._ears.discard(asyncio.current_task())
                 if grouping is not None:
                     await end([grouping])
             await asyncio.sleep(pause)
