@@ -78,6 +78,15 @@ async def test_pages_of_this_site_may(operator: User, origin: str) -> None:
         assert (await socket.next())["type"] == "snapshot"
 
 
+async def test_without_allowed_hosts_those_of_a_developer_may(operator: User, settings: Any) -> None:
+    settings.ALLOWED_HOSTS, settings.DEBUG = [], True
+    cookie = await sync_to_async(cookie_of)(operator)
+    for origin in (b"http://localhost:8000", b"http://shop.localhost:8000"):
+        async with opened(ALL, cookie, (ORIGIN, origin)) as socket:
+            assert (await socket.next())["type"] == "snapshot"
+    assert await refused(ALL, cookie, (ORIGIN, b"http://shop.example")) == 4403
+
+
 async def test_with_any_host_allowed_the_address_that_was_asked_decides(
     operator: User, settings: Any
 ) -> None:

@@ -55,7 +55,7 @@ def same_site(scope: Scope) -> bool:
         return False
     if any(_matches(trusted, given, origin) for trusted in settings.CSRF_TRUSTED_ORIGINS):
         return True
-    allowed = settings.ALLOWED_HOSTS or (["localhost", "127.0.0.1", "[::1]"] if settings.DEBUG else [])
+    allowed = settings.ALLOWED_HOSTS or ([".localhost", "127.0.0.1", "[::1]"] if settings.DEBUG else [])
     if "*" in allowed:  # says nothing of who we are; the address that was asked does
         host = headers.get(b"host")
         return host is None or host.lower() == origin.netloc.lower()
