@@ -348,7 +348,7 @@ def test_rates_keep_a_digit_only_while_it_says_something() -> None:
 
 @pytest.mark.parametrize("interval", ["0", "-1", "soon", "inf", "nan", "1e9"])
 def test_an_interval_that_is_none_is_refused(interval: str) -> None:
-    with pytest.raises(CommandError, match=r"^--interval must be a number from 0\.1 to 86400, not "):
+    with pytest.raises(CommandError, match=r"^--interval must be a number from 0\.1 to 86,400, not "):
         shown("--interval", interval)
 
 

@@ -115,7 +115,7 @@ def number(
         found = None
     if found is None or not minimum <= found <= maximum or found == math.inf:
         word = "a whole number" if kind is int else "a number"
-        bounds = f"of at least {minimum:g}" if math.isinf(maximum) else f"from {minimum:g} to {maximum:g}"
+        bounds = f"of at least {minimum:,}" if math.isinf(maximum) else f"from {minimum:,} to {maximum:,}"
         raise refusal(f"{option} must be {word} {bounds}, not {one_line(value, 60)!r}")
     return found
 

@@ -181,6 +181,12 @@ def test_the_error_behind_a_refusal_is_kept():
     assert isinstance(caught.value.__cause__, RunNotFound)
 
 
+def test_bounds_are_written_out(manage):
+    found = manage("workflow:dispatch", "commands-free", "--priority", str(2**31)).err
+    bounds = "from -2,147,483,648 to 2,147,483,647"
+    assert found == f"CommandError: --priority must be a whole number {bounds}, not '2147483648'\n"
+
+
 def test_traceback_shows_where_it_came_from(manage):
     with pytest.raises(CommandError):
         manage("workflow:status", str(NOBODY), "--traceback")
