@@ -186,6 +186,28 @@ def nodes_of(run_id: UUID) -> list[UUID]:
     return list(Node.objects.filter(run=run_id).values_list("pk", flat=True))
 
 
+@override_settings(WORKFLOW={"REDACT": ["emails"]})
+def test_a_step_whose_key_quotes_it_is_shown_masked() -> None:
+    def mail(state: dict[str, Any], ctx: Any) -> None:
+        for address in state["emails"]:
+            ctx.step.run(f"mail {address}", lambda: 1)
+
+    tree = Workflow("w", stages=[Stage("s", actions=[Action("mail", mail)])])
+    run_id = workflows.dispatch(tree, {"emails": ["ann@S3CR3T.org"]}).run_id
+    drain(run_id)
+    step = Step.objects.get(run=run_id)
+    assert (step.key, step.status) == ("mail ann@S3CR3T.org", "completed")
+    client = web.client_of(web.person("boss", "view_run", "view_node"))
+    for page in (
+        reverse("admin:workflow_node_change", args=[step.node_id]),
+        f"/dashboard/{run_id}/node/?path=w.s.mail",
+        f"/dashboard/{run_id}/?node=w.s.mail",
+    ):
+        text = html.unescape(read(client, page))
+        assert f"mail {MASK}" in text, page
+        assert WORD not in text, page
+
+
 def test_a_failure_that_quotes_it_is_kept_whole_and_shown_masked() -> None:
     run_id = run("fails")
     error = Run.objects.get(pk=run_id).error

@@ -89,7 +89,7 @@ class NodeAdmin(ReadOnlyAdmin):
             "steps": [
                 {
                     **step,
-                    "key": shown.text(step["key"]),
+                    "key": shown.text(redact_text(step["key"], secrets=secrets)),
                     "value": shown.inline(redact({step["key"]: step["value"]}, secrets=secrets)[step["key"]]),
                     "error": shown.inline(redact_error(step["error"], secrets=secrets)),
                 }

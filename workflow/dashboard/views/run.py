@@ -265,7 +265,9 @@ def _detail(run_id: UUID, path: str, found: Mapping[str, Any]) -> Detail:
         error=_shown_error(redact_error(row.error, secrets=secrets)),
         attempts=_attempts(entries),
         entries=[_line(entry) for entry in reversed(entries)],
-        steps=[_step(step) for step in steps.only("key", "kind", "status", "attempt", "phase")[:STEPS]],
+        steps=[
+            _step(step, secrets) for step in steps.only("key", "kind", "status", "attempt", "phase")[:STEPS]
+        ],
         marks=_declared(found["run"], path),
         link=reverse("workflow_dashboard:retry", args=[run_id]),
     )
@@ -313,9 +315,9 @@ def _declared(run: Mapping[str, Any], path: str) -> list[drawing.Mark]:
     return drawing.marks_of(known.definition) if known is not None else []
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: Step, secrets: Iterable[str]) -> dict[str, Any]:
     return {
-        "key": terminal.one_line(step.key, 200),
+        "key": terminal.one_line(redact_text(step.key, secrets=secrets), 200),
         "kind": step.kind,
         "status": step.status,
         "attempt": step.attempt,
