@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 from django.db import connections
@@ -169,7 +170,8 @@ class ThreadPool:
                 if self._queue:
                     self._wake_one()
             try:
-                result, has_result = work(), True
+                # What it sets in context variables (a language that it activates, say) ends with it.
+                result, has_result = copy_context().run(work), True
             except BaseException:  # it costs a result, but not the pool one of its threads
                 logger.exception("a piece of work has raised, and has no result")
                 result, has_result = None, False
