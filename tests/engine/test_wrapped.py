@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -130,3 +132,21 @@ def test_its_steps_go_through_the_workers_own_loop(how: Callable[..., Any]) -> N
     Worked(concurrency=20)  # all at once: each has a loop of its own, and one connection to settle on
     assert [handle.status().run.error for handle in handles] == [None] * 12
     assert {handle.status().run.status for handle in handles} == {states.COMPLETED}
+
+
+def test_what_has_ended_leaves_no_loop_behind(go: Go) -> None:
+    left: list[int] = []
+
+    def act(state: dict[str, Any], ctx: Any) -> None:
+        loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+        async def step() -> None:
+            loops.append(weakref.ref(asyncio.get_running_loop()))
+
+        for n in range(5):
+            ctx.step.run(f"step-{n}", step)
+        gc.collect()
+        left.append(sum(loop() is not None for loop in loops))
+
+    status = go(workflows.dispatch(Workflow("w", stages=[Stage("s", actions=[Action("act", act)])]), {}))
+    assert (status.run.status, left) == (states.COMPLETED, [0])

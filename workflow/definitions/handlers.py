@@ -42,16 +42,22 @@ def finished(value: Any, signal: Abortable | None = None) -> Any:
 
 
 async def _awaited(value: Awaitable[Any], signal: Abortable | None) -> Any:
-    if signal is not None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
+    if signal is None:
+        return await value
+    task = asyncio.current_task()
+    assert task is not None
+    running = [(asyncio.get_running_loop(), task)]
 
-        def cancel() -> None:
+    def cancel() -> None:
+        for loop, task in running:
             with suppress(RuntimeError):  # the loop is closed: it has ended
                 loop.call_soon_threadsafe(task.cancel)
 
-        signal.add_callback(cancel)
-    return await value
+    signal.add_callback(cancel)
+    try:
+        return await value
+    finally:
+        running.clear()  # the signal is the attempt's, which may have thousands of these
 
 
 def make_handler(fn: object, place: str, option: str, *, ctx: bool) -> Handler:
