@@ -6,7 +6,6 @@ fact. `run` is for plain functions and is called in a thread of its own; `arun` 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import logging
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-import psycopg
 from django.db import DatabaseError, InterfaceError
 from pydantic import ValidationError
 
@@ -28,7 +26,7 @@ from workflow.definitions import Action, TreeNode
 from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused, WaitTimeout
 from workflow.executor.connections import clean_connections, limit_idleness
-from workflow.executor.desk import Desk, until_read_again
+from workflow.executor.desk import Desk, patient_aread, patient_read
 from workflow.executor.interrupt import UserCode
 from workflow.executor.replay import Found, Replay, Strayed
 from workflow.executor.reports import Reports
@@ -86,7 +84,8 @@ class Attempt:
         self.expired: tuple[FailureCode, float] | None = None
         """That its time is up: the code, and the limit in seconds."""
         self.begun: float | None = None
-        """When user code was entered, on this process's own clock: what the timeout is measured from."""
+        """When user code was entered, on this process's own clock: what the timeout is measured from. An atomic one
+        has a connection by then."""
         self.leaves_steps = False
         """Whether it has settled a step that has a compensation of its own."""
         self.state = start.state
@@ -128,13 +127,13 @@ class Attempt:
 
     @property
     def waited(self) -> float:
-        """Seconds for which it has waited for a thread."""
+        """Seconds for which it has waited for a thread, and an atomic one for the database."""
         return (time.monotonic() if self.begun is None else self.begun) - self.made
 
     # --- running --------------------------------------------------------------------------------
 
     def drop(self) -> bool:
-        """Keeps an attempt that waits for its turn from calling its handler; False when it is at work already."""
+        """Keeps an attempt that waits for its turn from calling its handler; False when that is at work already."""
         with self._lock:
             if self.begun is not None:
                 return False
@@ -143,16 +142,21 @@ class Attempt:
 
     def run(self) -> Outcome:
         """Calls a plain handler in this thread."""
-        with self._lock:
-            self.begun = time.monotonic()
         try:
-            self.signal.raise_if_aborted()  # it waited for a thread, and nobody waits for it any more
+            if not self.atomic:
+                self._begin()
             failpoints.hit("attempt.before")
             with clean_connections(self.path):
                 return self._run_atomic() if self.atomic else self._conclude(self._call_whole())
         except BaseException as error:
             self.reports.put_back(self._untold)
             return self.failure(error)
+
+    def _begin(self) -> None:
+        """User code is next. Raises `Aborted` when nobody waits for it any more."""
+        with self._lock:
+            self.begun = time.monotonic()
+        self.signal.raise_if_aborted()
 
     async def arun(self) -> Outcome:
         """Calls an `async` handler on this loop.
@@ -245,7 +249,7 @@ class Attempt:
     def _run_atomic(self) -> Outcome:
         using = conf.DATABASE
         connect(using, self.signal)
-        self.begun = time.monotonic()
+        self._begin()
         own = Transaction(using)
         settlement: Settlement | None = None
         fact: Completed | None = None
@@ -269,9 +273,8 @@ class Attempt:
                 failpoints.hit("atomic.before-commit")
             failpoints.hit("atomic.after-commit")
         except Rejected as rejected:
-            raise (
-                rejected.__cause__ or rejected
-            ) from None  # what the database said, as if the handler had met it
+            # What the database said, as if the handler had met it.
+            raise (rejected.__cause__ or rejected) from None
         except (DatabaseError, InterfaceError) as error:
             # The connection may have died in COMMIT: what became of it is asked, never guessed.
             if settlement is None or fact is None or not is_connection_lost(error):
@@ -474,25 +477,9 @@ class Attempt:
         self.leaves_steps = self.leaves_steps or any(step.compensable for step in boundary.steps)
 
     def read(self, statement: Statement) -> Rows:
-        """The rows of one statement. A database that is away, or a migration's lock, costs time and not an attempt."""
-        failures = 0
-        while True:
-            try:
-                return self._desk.read(statement)
-            except psycopg.Error as error:
-                failures += 1
-                pause = until_read_again(error, failures)
-            self.signal.wait(pause)
-            self.signal.raise_if_aborted()
+        """The rows of one statement."""
+        return patient_read(self._desk, statement, self.signal)
 
     async def aread(self, statement: Statement) -> Rows:
         """`read`, for `async` handlers."""
-        failures = 0
-        while True:
-            try:
-                return await self._desk.aread(statement)
-            except psycopg.Error as error:
-                failures += 1
-                pause = until_read_again(error, failures)
-            await asyncio.sleep(pause)
-            self.signal.raise_if_aborted()
+        return await patient_aread(self._desk, statement, self.signal)

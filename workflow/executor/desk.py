@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import psycopg
 
+from workflow.signals import Signal
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.settle import Settlement
 from workflow.store.trouble import is_connection_lost, is_in_the_way
@@ -55,7 +57,34 @@ class Desk(Protocol):
         ...
 
 
-def until_read_again(error: psycopg.Error, failures: int) -> float:
+def patient_read(desk: Desk, statement: Statement, signal: Signal) -> Rows:
+    """The rows of one statement. A database that is away, or a migration's lock, costs time and not an attempt. Raises
+    `Aborted` once the signal is set meanwhile."""
+    failures = 0
+    while True:
+        try:
+            return desk.read(statement)
+        except psycopg.Error as error:
+            failures += 1
+            pause = _until_read_again(error, failures)
+        signal.wait(pause)
+        signal.raise_if_aborted()
+
+
+async def patient_aread(desk: Desk, statement: Statement, signal: Signal) -> Rows:
+    """The same for an `async` handler."""
+    failures = 0
+    while True:
+        try:
+            return await desk.aread(statement)
+        except psycopg.Error as error:
+            failures += 1
+            pause = _until_read_again(error, failures)
+        await asyncio.sleep(pause)
+        signal.raise_if_aborted()
+
+
+def _until_read_again(error: psycopg.Error, failures: int) -> float:
     """Seconds until a read that has failed so often is tried again; raises the error if it is not."""
     if failures >= READS and not (is_connection_lost(error) or is_in_the_way(error)):
         raise error
