@@ -196,20 +196,39 @@ class _InlineRuntime:
 
 
 class _Desk:
-    """Implements `workflow.executor.Desk` on Django's connection; notes are written with the outcome."""
+    """Implements `workflow.executor.Desk` on the connection of the thread that drains, whichever thread a handler calls
+    a step in: another connection would see nothing of the test's transaction. Notes are written with the outcome."""
 
     def __init__(self, runtime: _InlineRuntime) -> None:
         self._runtime = runtime
+        self._connection = connections[runtime.port.using]
+        self._lock = threading.RLock()
         self.announce = runtime.announce
 
+    @contextlib.contextmanager
+    def _at_hand(self) -> Iterator[None]:
+        """In this thread, whose own connection comes back."""
+        alias = self._runtime.port.using
+        own = connections[alias]
+        with self._lock:
+            self._connection.inc_thread_sharing()
+            connections[alias] = self._connection
+            try:
+                yield
+            finally:
+                connections[alias] = own
+                self._connection.dec_thread_sharing()
+
     def settle(self, settlement: Settlement) -> Settlement:
-        return drive(self._runtime.settle(settlement))
+        with self._at_hand():
+            return drive(self._runtime.settle(settlement))
 
     async def asettle(self, settlement: Settlement) -> Settlement:
         return await sync_to_async(self.settle)(settlement)
 
     def read(self, statement: Statement) -> Rows:
-        return self._runtime.port.run_now([statement])[0]
+        with self._at_hand():
+            return self._runtime.port.run_now([statement])[0]
 
     async def aread(self, statement: Statement) -> Rows:
         return await sync_to_async(self.read)(statement)
