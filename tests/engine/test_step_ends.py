@@ -80,20 +80,26 @@ def test_a_body_that_outlives_its_last_attempt_is_recorded_as_failed_and_called_
     assert Step.objects.get().status == "completed"
 
 
-@pytest.mark.parametrize(
-    ("wait", "left"),
-    [
-        (lambda ctx: ctx.step.wait_event("k", "never"), "failed"),
-        (lambda ctx: ctx.step.wait_for("k", lambda: None), "failed"),
-        (lambda ctx: ctx.step.sleep("k", 60), "waiting"),
-    ],
-    ids=["event", "poll", "sleep"],
-)
-def test_in_a_cancelled_run_no_step_is_polled_or_waited_for(wait: Callable[[Any], Any], left: str) -> None:
+WAITS = [
+    pytest.param(lambda ctx: ctx.step.wait_event("k", "never"), id="event"),
+    pytest.param(lambda ctx: ctx.step.wait_for("k", lambda: None), id="poll"),
+    pytest.param(lambda ctx: ctx.step.sleep("k", 60), id="sleep"),
+]
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("compensate", [False, True])
+def test_in_a_cancelled_run_no_step_is_polled_or_waited_for(
+    compensate: bool, wait: Callable[[Any], Any]
+) -> None:
     handle = workflows.dispatch(stepping(lambda state, ctx: wait(ctx)), {})
     drain(handle.run_id)
-    handle.cancel()
+    workflows.cancel(handle.run_id, compensate=compensate)
     row = Step.objects.get()
-    assert (row.status, row.wait_event) == (left, None)
-    if left == "failed":
-        assert (row.error, row.next_poll_at) == (CANCELLED, None)
+    found = (row.status, row.error, row.wait_event, row.next_poll_at)
+    if (
+        compensate and row.kind == "sleep"
+    ):  # a handler that leads to what is to be undone may come by it again
+        assert found == ("waiting", None, None, None)
+    else:
+        assert found == ("failed", CANCELLED, None, None)

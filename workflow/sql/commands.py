@@ -128,12 +128,12 @@ _STOPPED: Final = f"""job AS (
 ), step AS (
     UPDATE workflow_step
     SET {CANCELLED}
-    WHERE run_id = %(run)s AND status IN ('running', 'waiting') AND kind <> 'sleep'
+    WHERE run_id = %(run)s AND status IN ('running', 'waiting') {{}}
 )"""
-# The way forward of a run ends: its jobs, its live nodes and what is open in its ledger.
+# The way forward of a run ends: its jobs, its live nodes and what is open in its ledger, but for what is left out.
 
 CANCEL: Final = f"""
-WITH {_STOPPED}, run AS (
+WITH {_STOPPED.format("")}, run AS (
     UPDATE workflow_run
     SET status = 'cancelled', finished_at = now(), updated_at = now(), seq = seq + 1
     WHERE id = %(run)s AND status IN ('pending', 'running', 'waiting')
@@ -151,7 +151,7 @@ Whoever works on it finds the lease gone; the signal tells them to look.
 """
 
 CANCEL_AND_COMPENSATE: Final = f"""
-WITH {_STOPPED}, run AS (
+WITH {_STOPPED.format("AND kind <> 'sleep'")}, run AS (
     UPDATE workflow_run SET status = 'compensating', updated_at = now(), seq = seq + 2
     WHERE id = %(run)s AND status IN ('running', 'waiting')
     RETURNING id, seq, queue, priority
@@ -167,7 +167,8 @@ WITH {_STOPPED}, run AS (
 )
 SELECT run_id, seq, name, node, at, data, pg_notify('workflow_signal', run_id::text) FROM history ORDER BY seq
 """
-"""The same for a run that has begun, except that what it has completed is undone next."""
+"""The same for a run that has begun, except that what it has completed is undone next. For that a handler may come by
+its sleeps again, which stay as they are."""
 
 # --- retry --------------------------------------------------------------------------------------
 
