@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -14,6 +18,7 @@ from tests.support.workers import Launcher, database_url
 from workflow.models import Job
 from workflow.models import Worker as WorkerRow
 from workflow.store.ports import connection_parameters
+from workflow.worker import heartbeat as heartbeat_module
 from workflow.worker.heartbeat import Heartbeat
 from workflow.worker.outage import Outage
 
@@ -71,3 +76,32 @@ def test_one_statement_renews_every_lease_and_tells_which_are_lost(workers: Laun
     worker.refresh_from_db()
     assert worker.seen_at > seen
     assert (worker.units, worker.abandoned_threads) == (MANY, 2)
+
+
+def test_an_answer_that_comes_late_renews_from_when_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then the leases were renewed some time ago, and nobody knows when; another beat is due."""
+    own = SimpleNamespace(HEARTBEAT_INTERVAL=0.2, STALE_LEASE_THRESHOLD=30)
+    monkeypatch.setattr(heartbeat_module, "conf", own)
+    heartbeat = Heartbeat(connection_parameters, "", list, lambda: None, lambda: 0, Outage())
+    asked, answers = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+    numbers = count()
+
+    def beat() -> None:
+        number = next(numbers)
+        if number < 2:
+            asked[number].set()
+            assert answers[number].wait(60)
+
+    monkeypatch.setattr(heartbeat, "_beat", beat)
+    heartbeat.start()
+    try:
+        assert asked[0].wait(60)
+        sent = time.monotonic()
+        time.sleep(own.HEARTBEAT_INTERVAL)
+        answered = time.monotonic()
+        answers[0].set()
+        assert asked[1].wait(60)
+        assert sent - own.HEARTBEAT_INTERVAL < heartbeat._last < answered
+    finally:
+        answers[1].set()
+        heartbeat.stop()

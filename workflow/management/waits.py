@@ -11,7 +11,7 @@ from workflow import states
 from workflow.conf import conf
 from workflow.models import Node, Run, Step
 from workflow.overview import due_of_run
-from workflow.redact import masks, redact_text, secrets_of, under_its_key
+from workflow.redact import MASK, masks, redact_text, secrets_of, under_its_key
 from workflow.results import RunStatus
 from workflow.terminal import moment, one_line
 
@@ -66,7 +66,9 @@ def _steps(run_id: UUID) -> Iterator[tuple[str, str, str | None, datetime | None
 
 def _masking(run_id: UUID) -> Callable[[str], str]:
     """What masks a correlation, which may be the value of a secret key of the run."""
-    run = Run.objects.using(conf.DATABASE).only("workflow", "state", "input").get(id=run_id)
+    run = Run.objects.using(conf.DATABASE).only("workflow", "state", "input").filter(id=run_id).first()
+    if run is None:  # pruned meanwhile
+        return lambda text: MASK
     if not masks(run.workflow):
         return str
     secrets = secrets_of(run.state, under_its_key("input", run.input), workflow=run.workflow)

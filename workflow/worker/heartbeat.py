@@ -85,6 +85,7 @@ class Heartbeat:
     def _run(self) -> None:
         pause = conf.HEARTBEAT_INTERVAL
         while not self._stop.wait(min(pause, conf.HEARTBEAT_INTERVAL)):
+            begun = time.monotonic()
             try:
                 self._beat()
             except (psycopg.Error, OSError) as error:
@@ -96,10 +97,10 @@ class Heartbeat:
                 logger.exception("a heartbeat failed")
                 pause = min(1.0, conf.HEARTBEAT_INTERVAL)
             else:
-                self._last = time.monotonic()
+                self._last = begun  # an answer may come long after the leases were renewed
                 self.silent = False
                 self._outage.back()
-                pause = conf.HEARTBEAT_INTERVAL
+                pause = max(begun + conf.HEARTBEAT_INTERVAL - time.monotonic(), 0.0)
         self._drop()
 
     def _beat(self) -> None:
