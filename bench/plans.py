@@ -1,9 +1,9 @@
 """`python -m bench.plans`: EXPLAIN (ANALYZE, BUFFERS) of each statement that a worker sends, in tables with a past.
 
 Adds `--preload` finished runs (default 1,000,000: some minutes, some gigabytes) and `--waiting` ones that wait for an
-event, and as many that sleep (default 50,000), lets a worker process drain a hundred new ones of three shapes, explains
-each transaction just before it is run, on a connection with the worker's own settings, and undoes that. Prints a line
-for each statement and writes docs/performance/plans.md.
+event, and as many that sleep (default 50,000), lets a worker process drain a hundred new ones of three shapes and some
+that come by everything else, explains each transaction just before it is run, on a connection with the worker's own
+settings, and undoes that. Prints a line for each statement and writes docs/performance/plans.md.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ TIMES = 40
 """How often a statement is explained at most; the plan that had most to do is kept."""
 RUNS = 99
 SHAPES = ("five-sync", "five-queued-stages", "compensate-four")
+EVENTFUL = "each-kind"
+"""Another shape, with all that a run can come by; it takes several bursts, and two events a run."""
+BURSTS = 20
 
 
 @dataclass(slots=True)
@@ -79,6 +82,7 @@ def _explained(preload: int, waiting: int) -> dict[str, Plan]:
 
     from bench import history
     from workflow import workflows
+    from workflow.models import Run
     from workflow.store import ports
     from workflow.worker import process
     from workflow.worker.options import Options
@@ -91,6 +95,8 @@ def _explained(preload: int, waiting: int) -> dict[str, Plan]:
             cursor.execute("ANALYZE")
     for shape in SHAPES:
         workflows.dispatch_many(shape, [{}] * (RUNS // len(SHAPES)))
+    orders = [f"order-{number}" for number in range(RUNS // len(SHAPES))]
+    workflows.dispatch_many(EVENTFUL, [{"order": order, "seconds": 0.5} for order in orders])
     parameters = ports.connection_parameters()
 
     class Explaining(ports.AsyncPort):
@@ -118,8 +124,14 @@ def _explained(preload: int, waiting: int) -> dict[str, Plan]:
     async def work() -> None:
         await process.WorkerProcess(parameters, Options(concurrency=RUNS, burst=True)).run()
 
-    asyncio.run(work())
-    return Explaining.plans
+    for burst in range(BURSTS):
+        asyncio.run(work())
+        if burst == 1:  # some are waited for by then
+            for order in 2 * orders:
+                workflows.publish("bench.own", correlation=order)
+        if not Run.objects.filter(workflow=EVENTFUL, finished_at=None).exists():
+            return Explaining.plans
+    raise RuntimeError(f"runs of {EVENTFUL} are not over after {BURSTS} bursts")
 
 
 async def _explain(

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from typing import Any
 
-from workflow import Action, Fatal, Stage, WaitFor, Workflow, parallel
+from workflow import Action, Fatal, Retry, Stage, WaitFor, Workflow, parallel
 
 
 def plain(state: dict[str, Any]) -> None:
@@ -37,6 +37,20 @@ def sleep(state: dict[str, Any], ctx: Any) -> None:
     ctx.step.sleep("night", 10 * 86_400)
 
 
+def flaky(state: dict[str, Any], ctx: Any) -> None:
+    """Fails once."""
+    if ctx.attempt == 1:
+        raise Retry(0.01)
+
+
+def ledger(state: dict[str, Any], ctx: Any) -> None:
+    """A step of each kind; the event comes before it is waited for."""
+    ctx.step.run("run", int)
+    ctx.step.sleep("sleep", 0.01)
+    ctx.step.wait_for("wait-for", int, interval=0.01)
+    ctx.step.wait_event("wait-event", "bench.own", correlate="order")
+
+
 def _five(run: Any, **options: Any) -> list[Action]:
     return [Action(f"a{i}", run, **options) for i in range(5)]
 
@@ -62,3 +76,13 @@ growing = Workflow("growing", stages=[Stage("s", actions=_five(grow))])
 lingering = Workflow("lingering", stages=[Stage("s", actions=_five(linger))])
 one_linger = Workflow("one-linger", stages=[Stage("s", actions=[Action("a", linger)])])
 sleeper = Workflow("sleeper", stages=[Stage("s", actions=[Action("a", sleep)])])
+_members = [*(Action(f"a{i}", plain, via="queue") for i in range(2)), Action("c", linger)]
+each_kind = Workflow(
+    "each-kind",
+    stages=[
+        Stage("members", actions=[parallel(_members), Action("b", plain)]),
+        Stage("flaky", actions=[Action("a", flaky)]),
+        Stage("ledger", actions=[Action("a", ledger)]),
+        Stage("wait", wait_for=WaitFor("bench.own", correlate="order")),
+    ],
+)
