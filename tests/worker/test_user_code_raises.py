@@ -133,6 +133,20 @@ def test_a_callback_on_the_loop_that_exits_ends_nothing(caplog: pytest.LogCaptur
     assert "SystemExit was raised on the event loop" in caplog.text
 
 
+def test_a_handler_that_stops_the_loop_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def act(state: dict[str, Any]) -> str:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.1)
+        return "went on"
+
+    neighbour = dispatch(Action("n", wait_a_little, attempts=1), "beside")
+    handle = dispatch(Action("a", act, attempts=1))
+    assert Worked(concurrency=4).code == 0
+    assert handle.status().run.state == {"a": "went on"}
+    assert neighbour.status().run.status == states.COMPLETED
+    assert "somebody has stopped the event loop" in caplog.text
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_retry_without_a_delay_of_its_own_does_not_hang(is_async: bool) -> None:
     class Bare(Retry):

@@ -54,7 +54,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 def _complete(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     """Runs the loop until the work is done. A `SystemExit` in any task or callback makes asyncio stop the loop at once;
-    whoever waits for such a task hears of it all the same, so the loop goes on.
+    whoever waits for such a task hears of it all the same, so the loop goes on. So it does where user code stops it.
     """
     task = loop.create_task(work)
     while True:
@@ -66,6 +66,10 @@ def _complete(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> 
             logger.error(
                 "%s was raised on the event loop, which goes on", type(error).__name__, exc_info=error
             )
+        except RuntimeError:
+            if task.done():
+                raise
+            logger.error("somebody has stopped the event loop, which goes on")
 
 
 def _is_interruptible() -> bool:
