@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from workflow import Stage, WaitFor, Workflow, workflows
+from workflow import Action, Stage, WaitFor, Workflow, workflows
 from workflow.models import Event, Node
 from workflow.registry import registry
 from workflow.sql import claim, events, rings, settle, sweeps
@@ -83,6 +83,33 @@ def test_the_steps_that_an_event_may_concern_are_found_by_what_they_wait_for() -
     assert any("using workflow_step_wait " in line for line in plan), "\n".join(plan)
     assert any("using workflow_node_pkey " in line for line in plan), "\n".join(plan)
     assert not [line for line in plan if "Seq Scan on workflow_" in line], "\n".join(plan)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("find", "relation"), [("FIND_WAITS", "workflow_node"), ("FIND_STEPS", "workflow_step")]
+)
+def test_an_event_reads_the_waits_that_it_concerns_and_no_other_of_its_type(find: str, relation: str) -> None:
+    def step(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.wait_event("paid", "paid", correlate="id")
+
+    wait = Stage("wait", wait_for=WaitFor("paid", correlate="id")) if relation == "workflow_node" else None
+    with registry.isolated():
+        workflow = Workflow("w", stages=[wait or Stage("s", actions=[Action("a", step)])])
+        workflows.dispatch_many(workflow, [{"id": f"order-{number}"} for number in range(MANY)])
+        drain()
+    for number in range(3):
+        workflows.publish("paid", correlation=f"order-{number}")
+    asked = "{" + ",".join(str(event) for event in Event.objects.values_list("id", flat=True)) + "}"
+    plan = list(explained(getattr(events, find), [asked, "00000000-0000-0000-0000-000000000000", "1000"]))
+    read = sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        for node in plan
+        if node.get("Relation Name") == relation and node.get("Index Name") == f"{relation}_wait"
+    )
+    assert read == 3, plan
+    (found,) = [node for node in plan if node["Node Type"] == "Limit"]
+    assert found["Actual Rows"] == 3
 
 
 @pytest.mark.django_db(transaction=True)

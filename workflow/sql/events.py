@@ -13,23 +13,35 @@ PRIORITY: Final = "1000"
 UNIT_NODE: Final = "(left({run}::text, 31) || lpad(to_hex({ordinal}), 5, '0'))::uuid"
 """SQL for the node id of an ordinal (see `workflow.ids`)."""
 
-FIND_WAITS: Final = """
-SELECT DISTINCT n.id::text, n.run_id::text
-FROM workflow_event AS e
-JOIN workflow_node AS n ON n.wait_event = e.type AND (n.wait_correlation IS NULL OR n.wait_correlation = e.correlation)
-WHERE e.id = ANY(%s::uuid[]) AND n.status = 'waiting' AND n.wait_outcome IS NULL AND n.id > %s::uuid
-ORDER BY 1 LIMIT %s
-"""
-"""A page of the parked waits that these events may concern, before any lock."""
 
-FIND_STEPS: Final = f"""
-SELECT DISTINCT s.id::text, s.run_id::text
-FROM workflow_event AS e
-JOIN workflow_step AS s ON s.wait_event = e.type AND (s.wait_correlation IS NULL OR s.wait_correlation = e.correlation)
-JOIN workflow_node AS n ON n.id = s.node_id
-WHERE e.id = ANY(%s::uuid[]) AND s.status = 'waiting' AND s.id > %s::uuid AND {AWAITED}
-ORDER BY 1 LIMIT %s
+def _find(waits: str) -> str:
+    return f"""
+WITH asked AS MATERIALIZED (
+    SELECT e.type, e.correlation FROM unnest(%s::uuid[]) AS x(id) JOIN workflow_event AS e ON e.id = x.id
+)
+SELECT found.id::text, found.run_id::text FROM (
+    SELECT w.id, w.run_id
+    FROM (SELECT DISTINCT type, correlation FROM asked WHERE correlation IS NOT NULL) AS e CROSS JOIN LATERAL (
+        {waits.format(correlation="= e.correlation")} OFFSET 0
+    ) AS w
+    UNION ALL
+    SELECT w.id, w.run_id FROM (SELECT DISTINCT type FROM asked) AS e CROSS JOIN LATERAL (
+        {waits.format(correlation="IS NULL")} OFFSET 0
+    ) AS w
+) AS found
+WHERE found.id > %s::uuid ORDER BY found.id LIMIT %s
 """
+
+
+FIND_WAITS: Final = _find("""SELECT n.id, n.run_id FROM workflow_node AS n
+        WHERE n.wait_event = e.type AND n.wait_correlation {correlation}
+          AND n.status = 'waiting' AND n.wait_outcome IS NULL""")
+"""A page of the parked waits that these events may concern, before any lock. Those of a correlation and those without
+one are looked for apart: either by what they wait for, and not among all that wait for that type."""
+
+FIND_STEPS: Final = _find(f"""SELECT s.id, s.run_id FROM workflow_step AS s JOIN workflow_node AS n ON n.id = s.node_id
+        WHERE s.wait_event = e.type AND s.wait_correlation {{correlation}}
+          AND s.status = 'waiting' AND {AWAITED}""")
 """The same for durable steps that wait for an event, and whose handlers are not over."""
 
 WAITS: Final = """
