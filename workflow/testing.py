@@ -196,18 +196,26 @@ class _InlineRuntime:
 
 
 class _Desk:
-    """Implements `workflow.executor.Desk` on the connection of the thread that drains, whichever thread a handler calls
-    a step in: another connection would see nothing of the test's transaction. Notes are written with the outcome."""
+    """Implements `workflow.executor.Desk` on Django's connections; notes are written with the outcome.
+
+    Whichever thread a handler calls a step in, that is settled in the test's transaction, if it has one: another
+    connection would see nothing of it. Else a thread has a connection of its own, as in a worker: what the handler's
+    own thread does meanwhile, in transactions of its own, is none of the step's.
+    """
 
     def __init__(self, runtime: _InlineRuntime) -> None:
         self._runtime = runtime
         self._connection = connections[runtime.port.using]
+        self._is_shared = self._connection.in_atomic_block
         self._lock = threading.RLock()
         self.announce = runtime.announce
 
+    def _at_hand(self) -> contextlib.AbstractContextManager[None]:
+        return self._sharing() if self._is_shared else self._leaving_none()
+
     @contextlib.contextmanager
-    def _at_hand(self) -> Iterator[None]:
-        """In this thread, whose own connection comes back."""
+    def _sharing(self) -> Iterator[None]:
+        """The connection of the thread that drains is in this one, whose own comes back."""
         alias = self._runtime.port.using
         own = connections[alias]
         with self._lock:
@@ -218,6 +226,17 @@ class _Desk:
             finally:
                 connections[alias] = own
                 self._connection.dec_thread_sharing()
+
+    @contextlib.contextmanager
+    def _leaving_none(self) -> Iterator[None]:
+        """A connection that is opened for this is closed again: nobody else would close that of the thread."""
+        own = connections[self._runtime.port.using]
+        is_new = own is not self._connection and own.connection is None
+        try:
+            yield
+        finally:
+            if is_new:
+                own.close()
 
     def settle(self, settlement: Settlement) -> Settlement:
         with self._at_hand():

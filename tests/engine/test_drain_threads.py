@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from tests.support.moving import clean
 from tests.support.runs import staged
@@ -70,3 +70,14 @@ def test_they_leave_no_connection_of_theirs_behind(handler: Callable[..., Any]) 
     before = sessions()
     drained(handler)
     assert sessions() <= before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_the_handlers_own_thread_undoes_meanwhile_is_none_of_theirs() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        with transaction.atomic():
+            found = in_a_thread(state, ctx)
+            transaction.set_rollback(True)
+        return found
+
+    drained(handler)
