@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from django.core.cache import cache
+from django.core.cache.backends.locmem import LocMemCache
 from django.utils import timezone, translation
 
 from tests.support.moving import Worked, clean
@@ -35,3 +38,21 @@ def test_what_a_handler_sets_ends_with_it(is_async: bool) -> None:
     workflows.dispatch_many(Workflow("w", stages=[Stage("s", actions=[act])]), [{}] * 3)
     Worked(concurrency=1)
     assert found == [before] * 3
+
+
+def test_a_plain_handler_finds_the_caches_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is made anew has connections that are made anew."""
+    made: list[str] = []
+    init = LocMemCache.__init__
+
+    def note(self: Any, *args: Any, **options: Any) -> None:
+        made.append(threading.current_thread().name)
+        init(self, *args, **options)
+
+    monkeypatch.setattr(LocMemCache, "__init__", note)
+    ran: list[Any] = []
+    act = Action("act", lambda state: ran.append(cache.get("x")), attempts=1)
+    workflows.dispatch_many(Workflow("w", stages=[Stage("s", actions=[act])]), [{}] * 10)
+    Worked(concurrency=1)
+    threads = [name for name in made if name == "workflow-handler"]
+    assert (len(ran), len(threads) < 5) == (10, True)  # once for each cache and thread

@@ -14,9 +14,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
+from django.core.cache import caches
 from django.db import connections
 
 logger = logging.getLogger("workflow")
@@ -135,6 +137,7 @@ class ThreadPool:
             self._wake_one()
 
     def _serve(self, thread: _Thread) -> None:
+        _make_caches()
         try:
             while self._work_off(thread) and self._park(thread):
                 pass
@@ -197,3 +200,12 @@ class ThreadPool:
         while self._results:
             done, result = self._results.popleft()
             done(result)
+
+
+def _make_caches() -> None:
+    """Django keeps its caches in a context variable: made here, they and their connections are the thread's, and not
+    made anew for each handler. One that cannot be made says so to the handler that asks for it.
+    """
+    for alias in caches:
+        with suppress(Exception):
+            caches[alias]
