@@ -208,6 +208,24 @@ def test_a_step_whose_key_quotes_it_is_shown_masked() -> None:
         assert WORD not in text, page
 
 
+@override_settings(WORKFLOW={"REDACT": ["emails"]})
+def test_a_step_that_waits_and_whose_key_quotes_it_is_shown_masked() -> None:
+    def mail(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.wait_event(f"answer of {state['emails'][0]}", "mail.answered")
+
+    tree = Workflow("w", stages=[Stage("s", actions=[Action("mail", mail)])])
+    run_id = workflows.dispatch(tree, {"emails": ["ann@S3CR3T.org"]}).run_id
+    drain(run_id)
+    shown = io.StringIO()
+    call_command("workflow:status", str(run_id), stdout=shown)
+    assert f"step answer of {MASK}" in shown.getvalue()
+    assert WORD not in shown.getvalue()
+    workflows.resume(run_id)
+    client = web.client_of(web.person("boss", "view_run", "view_node"))
+    for page in (f"/dashboard/{run_id}/node/?path=w.s.mail", f"/dashboard/{run_id}/"):
+        assert WORD not in html.unescape(read(client, page)), page
+
+
 def test_a_failure_that_quotes_it_is_kept_whole_and_shown_masked() -> None:
     run_id = run("fails")
     error = Run.objects.get(pk=run_id).error

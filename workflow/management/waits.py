@@ -37,22 +37,28 @@ def wait_lines(status: RunStatus) -> list[str]:
 
 def _events(run_id: UUID) -> list[str]:
     found = [*_nodes(run_id), *_steps(run_id)]
-    mask = _masking(run_id) if any(correlation for _, _, correlation, _ in found) else str
+    mask = _masking(run_id) if any(correlation or step for _, step, _, correlation, _ in found) else str
     lines = []
-    for place, event, correlation, until in found[:MOST]:
+    for path, step, event, correlation, until in found[:MOST]:
+        place = f"{path}, step {mask(step)}" if step is not None else path
         about = f" about {mask(correlation)}" if correlation is not None else ""
         end = f", until {moment(until)}" if until is not None else ""
         lines.append(f"{'waits for':<12} {one_line(f'{event}{about}{end} ({place})')}")
     return lines + ([f"{'':<12} and for more"] if len(found) > MOST else [])
 
 
-def _nodes(run_id: UUID) -> Iterator[tuple[str, str, str | None, datetime | None]]:
+_Wait = tuple[str, str | None, str, str | None, datetime | None]
+"""The node's path, the step's key, the event, its correlation, and until when."""
+
+
+def _nodes(run_id: UUID) -> Iterator[_Wait]:
     rows = Node.objects.using(conf.DATABASE).filter(run_id=run_id, wait_event__isnull=False)
     columns = ("path", "wait_event", "wait_correlation", "wait_until")
-    yield from rows.order_by("parked_at", "id").values_list(*columns)[: MOST + 1]
+    for path, *wait in rows.order_by("parked_at", "id").values_list(*columns)[: MOST + 1]:
+        yield path, None, *wait
 
 
-def _steps(run_id: UUID) -> Iterator[tuple[str, str, str | None, datetime | None]]:
+def _steps(run_id: UUID) -> Iterator[_Wait]:
     rows = Step.objects.using(conf.DATABASE).filter(
         run_id=run_id, wait_event__isnull=False, finished_at__isnull=True
     )
@@ -60,12 +66,12 @@ def _steps(run_id: UUID) -> Iterator[tuple[str, str, str | None, datetime | None
     nodes = Node.objects.using(conf.DATABASE).filter(id__in={step.node_id for step in found})
     paths = dict(nodes.values_list("id", "path"))
     for step in found:
-        place = f"{paths.get(step.node_id, step.node_id)}, step {step.key}"
-        yield place, step.wait_event or "", step.wait_correlation, step.deadline
+        path = paths.get(step.node_id, str(step.node_id))
+        yield path, step.key, step.wait_event or "", step.wait_correlation, step.deadline
 
 
 def _masking(run_id: UUID) -> Callable[[str], str]:
-    """What masks a correlation, which may be the value of a secret key of the run."""
+    """What masks a correlation or a step's key, which may hold the value of a secret key of the run."""
     run = Run.objects.using(conf.DATABASE).only("workflow", "state", "input").filter(id=run_id).first()
     if run is None:  # pruned meanwhile
         return lambda text: MASK
