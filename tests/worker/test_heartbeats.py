@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 
 from tests.support.crash import dispatch
-from tests.support.workers import Launcher, database_url
+from tests.support.workers import Launcher, database_url, eventually
 from workflow.models import Job
 from workflow.models import Worker as WorkerRow
 from workflow.store.ports import connection_parameters
@@ -104,4 +104,39 @@ def test_an_answer_that_comes_late_renews_from_when_it_was_asked(monkeypatch: py
         assert sent - own.HEARTBEAT_INTERVAL < heartbeat._last < answered
     finally:
         answers[1].set()
+        heartbeat.stop()
+
+
+def test_a_process_that_fell_silent_says_so_once_until_it_is_heard_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A beat that hung for longer than leases last leaves it silent: else it would lose what it takes from then on."""
+    own = SimpleNamespace(HEARTBEAT_INTERVAL=0.1, STALE_LEASE_THRESHOLD=1.0)
+    monkeypatch.setattr(heartbeat_module, "SECOND_LOOK", 0.0)
+    monkeypatch.setattr(heartbeat_module, "conf", own)
+    heartbeat = Heartbeat(connection_parameters, "", list, lambda: None, lambda: 0, Outage())
+    asked, answers = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
+    numbers = count()
+
+    def beat() -> None:
+        number = next(numbers)
+        if number < 2:
+            asked[number].set()
+            assert answers[number].wait(60)
+
+    monkeypatch.setattr(heartbeat, "_beat", beat)
+    heartbeat.start()
+    try:
+        assert asked[0].wait(60)
+        sent = time.monotonic()
+        eventually(heartbeat.fell_silent, 60)
+        eventually(lambda: time.monotonic() - sent > own.STALE_LEASE_THRESHOLD)
+        answers[0].set()
+        assert asked[1].wait(60)
+        assert (heartbeat.silent, heartbeat.fell_silent()) == (True, False)
+        answers[1].set()
+        eventually(lambda: not heartbeat.silent, 60)
+    finally:
+        for answer in answers:
+            answer.set()
         heartbeat.stop()

@@ -33,7 +33,7 @@ class Heartbeat:
     """`on_lost()` is called, in this thread, when some of the leases are gone.
 
     A process that could not beat for longer than the threshold has lost them all: `fell_silent()` says so
-    once, and `silent` stays true until a beat succeeds.
+    once, and `silent` stays true until a beat is answered within that time.
     """
 
     def __init__(
@@ -98,7 +98,8 @@ class Heartbeat:
                 pause = min(1.0, conf.HEARTBEAT_INTERVAL)
             else:
                 self._last = begun  # an answer may come long after the leases were renewed
-                self.silent = False
+                # One that was under way for longer than leases last says nothing of those that are taken now.
+                self.silent = self.silent and time.monotonic() - begun > conf.STALE_LEASE_THRESHOLD
                 self._outage.back()
                 pause = max(begun + conf.HEARTBEAT_INTERVAL - time.monotonic(), 0.0)
         self._drop()
