@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,65 +80,57 @@ def test_one_statement_renews_every_lease_and_tells_which_are_lost(workers: Laun
     assert (worker.units, worker.abandoned_threads) == (MANY, 2)
 
 
-def test_an_answer_that_comes_late_renews_from_when_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By then the leases were renewed some time ago, and nobody knows when; another beat is due."""
-    own = SimpleNamespace(HEARTBEAT_INTERVAL=0.2, STALE_LEASE_THRESHOLD=30)
+@contextmanager
+def hanging(
+    monkeypatch: pytest.MonkeyPatch, interval: float, threshold: float
+) -> Iterator[tuple[Heartbeat, list[threading.Event], list[threading.Event]]]:
+    """A heartbeat whose first two beats tell that they were sent, and wait until they are answered."""
+    own = SimpleNamespace(HEARTBEAT_INTERVAL=interval, STALE_LEASE_THRESHOLD=threshold)
     monkeypatch.setattr(heartbeat_module, "conf", own)
     heartbeat = Heartbeat(connection_parameters, "", list, lambda: None, lambda: 0, Outage())
-    asked, answers = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+    asked, answers = [[threading.Event() for _ in range(2)] for _ in range(2)]
     numbers = count()
 
     def beat() -> None:
         number = next(numbers)
-        if number < 2:
+        if number < len(asked):
             asked[number].set()
             assert answers[number].wait(60)
 
     monkeypatch.setattr(heartbeat, "_beat", beat)
     heartbeat.start()
     try:
+        yield heartbeat, asked, answers
+    finally:
+        for answer in answers:
+            answer.set()
+        heartbeat.stop()
+
+
+def test_an_answer_that_comes_late_renews_from_when_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then the leases were renewed some time ago, and nobody knows when; another beat is due."""
+    with hanging(monkeypatch, interval=0.2, threshold=30) as (heartbeat, asked, answers):
         assert asked[0].wait(60)
         sent = time.monotonic()
-        time.sleep(own.HEARTBEAT_INTERVAL)
+        time.sleep(0.2)
         answered = time.monotonic()
         answers[0].set()
         assert asked[1].wait(60)
-        assert sent - own.HEARTBEAT_INTERVAL < heartbeat._last < answered
-    finally:
-        answers[1].set()
-        heartbeat.stop()
+        assert sent - 0.2 < heartbeat._last < answered
 
 
 def test_a_process_that_fell_silent_says_so_once_until_it_is_heard_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A beat that hung for longer than leases last leaves it silent: else it would lose what it takes from then on."""
-    own = SimpleNamespace(HEARTBEAT_INTERVAL=0.1, STALE_LEASE_THRESHOLD=1.0)
     monkeypatch.setattr(heartbeat_module, "SECOND_LOOK", 0.0)
-    monkeypatch.setattr(heartbeat_module, "conf", own)
-    heartbeat = Heartbeat(connection_parameters, "", list, lambda: None, lambda: 0, Outage())
-    asked, answers = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
-    numbers = count()
-
-    def beat() -> None:
-        number = next(numbers)
-        if number < 2:
-            asked[number].set()
-            assert answers[number].wait(60)
-
-    monkeypatch.setattr(heartbeat, "_beat", beat)
-    heartbeat.start()
-    try:
+    with hanging(monkeypatch, interval=0.1, threshold=1.0) as (heartbeat, asked, answers):
         assert asked[0].wait(60)
         sent = time.monotonic()
         eventually(heartbeat.fell_silent, 60)
-        eventually(lambda: time.monotonic() - sent > own.STALE_LEASE_THRESHOLD)
+        eventually(lambda: time.monotonic() - sent > 1.0)
         answers[0].set()
         assert asked[1].wait(60)
         assert (heartbeat.silent, heartbeat.fell_silent()) == (True, False)
         answers[1].set()
         eventually(lambda: not heartbeat.silent, 60)
-    finally:
-        for answer in answers:
-            answer.set()
-        heartbeat.stop()
