@@ -133,6 +133,40 @@ def test_a_compensation_goes_on_under_compatible_code() -> None:
     assert called == ["a1", "a2", "undo a2", "undo a1"]
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_compensation_waits_for_code_that_fits(version: int, caplog: pytest.LogCaptureFixture) -> None:
+    handle = parked(Stage("a", actions=[act("a1")]), WAIT)
+    workflows.cancel(handle.run_id, compensate=True)
+    more = Stage("more", actions=[act("m1")])
+    release(version, Stage("a", actions=[act("a1")]), WAIT, more, compatible=(1,) if version == 2 else ())
+    for _ in range(3):
+        drain(handle.run_id)
+        advance(5)
+    status = handle.status()
+    assert (status.run.status, called) == ("compensating", ["a1"])
+    job = Job.objects.get(run_id=handle.run_id)
+    assert job.attempt == 0
+    assert job.last_error.startswith("version: ")
+    assert job.last_error.endswith("the definition has 'w.more', the run has not")
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1
+    assert told[0].startswith(f"run {handle.run_id} of w waits for code that can compensate it: ")
+    release(1, Stage("a", actions=[act("a1")]), WAIT)
+    drain(handle.run_id)
+    assert handle.status().run.status == "compensated"
+    assert called == ["a1", "undo a1"]
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["another tree", "another version"])
+def test_what_is_left_to_others_keeps_how_its_attempt_was_lost(served: bool) -> None:
+    handle = parked(Stage("a", actions=[act("a1")]), WAIT)
+    workflows.cancel(handle.run_id, compensate=True)
+    Job.objects.update(last_error="LEASE_ABSOLUTE_CAP: claimed for longer than the absolute cap")
+    release(2, Stage("b", actions=[act("b1")]), compatible=(1,) if served else ())
+    drain(handle.run_id)
+    assert Job.objects.get(run_id=handle.run_id).last_error.startswith("LEASE_ABSOLUTE_CAP: ")
+
+
 def test_the_same_version_with_another_tree_is_matched_by_path_too() -> None:
     """Somebody forgot to raise the version: no handler is called for the wrong node."""
     handle = parked(Stage("a", actions=[act("a1")]), WAIT, Stage("b", actions=[act("b1")]))

@@ -2,7 +2,7 @@
 
 Ghosts are jobs that must not be executed here: `orphan` (the run no longer goes on: the job is
 dropped), `race` (its run cannot be seen yet: it comes back with a backoff) and `version` (this
-build does not serve the run's version: it comes back, its attempt given back).
+build does not serve the run's version, or has a tree that cannot undo it: it comes back, its attempt given back).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workflow.executor.runtime import Runtime
 from workflow.failures import clean_text
 from workflow.plan import Boundary, HistoryEntry, Wake, compact, fault
 from workflow.plan.boundary import DELETE
-from workflow.plan.faults import UNBEGUN
+from workflow.plan.faults import UNBEGUN, loss
 from workflow.registry import registry
 from workflow.store import claims as claims_store
 from workflow.store import events as events_store
@@ -38,6 +38,8 @@ LOCKED_DELAY = 1.0
 LONGEST_LOCKED_DELAY = 10.0
 VERSION_DELAY = 5.0
 """Seconds after which a job that is not served here may come back, where nothing keeps it from coming back here."""
+LEFT = "version"
+"""What a job says first that this code has left to others."""
 ENGINE_FAILED = "ENGINE_FAILED"
 """What `last_error` of a job begins with, and a number, when the engine itself could not go on with it."""
 MAX_FAILURES = 10
@@ -193,7 +195,11 @@ async def _admit(claim: Claim, runtime: Runtime, strangers: set[tuple[str, int]]
 
 
 async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime: Runtime) -> None:
-    """Ends a run that the definition cannot go on with: one clear error, and no handler is called."""
+    """Ends a run that the definition cannot go on with: one clear error, and no handler is called.
+
+    One that compensates is left to code that fits: nothing takes it up again once it is over, and what it has still
+    to undo would be lost.
+    """
     run = claim.run
     assert run is not None
     code = VersionConflict.code
@@ -204,6 +210,12 @@ async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime
         message = f"the tree of version {run.version} has changed since the run was dispatched: {misfit}"
     else:
         message = f"version {workflow.version} cannot go on with a run of version {run.version}: {misfit}"
+    if code == VersionConflict.code and run.status == states.COMPENSATING:
+        if not claim.last_error.startswith(LEFT):  # told of already
+            what = one_line(message)
+            logger.error("run %s of %s waits for code that can compensate it: %s", run.id, run.workflow, what)
+        await _leave_to_others(claim, message, runtime, VERSION_DELAY)
+        return
     await _end_run(claim, claim.lease(), code, message, runtime)
 
 
@@ -270,18 +282,22 @@ def _ghost(claim: Claim) -> str | None:
 async def _lay(claim: Claim, reason: str, runtime: Runtime, delay: float) -> None:
     run = claim.run
     name = f"{run.workflow} version {run.version}" if run is not None else "a run that cannot be seen"
+    if reason == "version":
+        await _leave_to_others(claim, f"no worker here serves {name}", runtime, delay)
+        return
     met(reason, claim.job_id, claim.run_id, f"{name} is not executed here")
     if reason == "orphan":
         await claims_store.drop(runtime.port, [claim])
-    elif reason == "race":
+    else:
         await claims_store.release(
             runtime.port, [claim], delay=RACE_DELAY * claim.attempt, refund=False, reason=reason
         )
-    else:
-        await claims_store.release(
-            runtime.port,
-            [claim],
-            delay=delay,
-            refund=True,
-            reason=f"version: no worker here serves {name}",
-        )
+
+
+async def _leave_to_others(claim: Claim, why: str, runtime: Runtime, delay: float) -> None:
+    """Gives back what this code cannot drive. How its last attempt was lost stays on the job: whoever takes it up
+    judges by that.
+    """
+    met("version", claim.job_id, claim.run_id, why)
+    reason = None if loss(claim.last_error) else f"{LEFT}: {clean_text(why, 1000)}"
+    await claims_store.release(runtime.port, [claim], delay=delay, refund=True, reason=reason)
