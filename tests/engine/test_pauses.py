@@ -257,7 +257,7 @@ def test_the_sweep_drops_pauses_that_are_over_and_no_other() -> None:
 
 def next_due(*queues: str) -> float | None:
     names = list(queues) or None
-    found: float | None = DjangoPort().run_now([(sql.NEXT_DUE, (names,) * 4)])[0][0][0]
+    found: float | None = DjangoPort().run_now([(sql.NEXT_DUE, (names, names, 0, names, names))])[0][0][0]
     return found
 
 

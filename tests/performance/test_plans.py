@@ -97,7 +97,7 @@ def test_an_event_reads_the_waits_that_it_concerns_and_no_other_of_its_type(find
     with registry.isolated():
         workflow = Workflow("w", stages=[wait or Stage("s", actions=[Action("a", step)])])
         workflows.dispatch_many(workflow, [{"id": f"order-{number}"} for number in range(MANY)])
-        drain()
+        drain(timeout=120)
     for number in range(3):
         workflows.publish("paid", correlation=f"order-{number}")
     asked = "{" + ",".join(str(event) for event in Event.objects.values_list("id", flat=True)) + "}"

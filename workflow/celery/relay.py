@@ -137,7 +137,7 @@ class Relay:
         self._broker.back()
         if len(jobs) == BATCH:
             return 0.0
-        (due,) = connection.execute(claim_sql.NEXT_DUE, (None, None, None, None)).fetchone() or (None,)
+        (due,) = connection.execute(claim_sql.NEXT_DUE, (None, None, 0, None, None)).fetchone() or (None,)
         wait = conf.POLL_INTERVAL * random.uniform(0.8, 1.2)
         if jobs:
             wait = min(wait, SOON)

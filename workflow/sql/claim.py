@@ -43,7 +43,8 @@ WITH RECURSIVE {PAIRS}, due AS MATERIALIZED (
     SELECT j.id
     FROM pairs AS p CROSS JOIN LATERAL (
         SELECT j.id, j.priority, j.available_at FROM workflow_job AS j
-        WHERE j.lease_token IS NULL AND j.queue = p.queue AND j.priority = p.priority AND j.available_at <= now(){which}
+        WHERE j.lease_token IS NULL AND j.queue = p.queue AND j.priority = p.priority
+          AND j.available_at <= now() - %s * interval '1 second'{which}
         ORDER BY j.available_at
         LIMIT %s
         FOR UPDATE SKIP LOCKED
@@ -56,7 +57,7 @@ WITH RECURSIVE {PAIRS}, due AS MATERIALIZED (
 
 
 CLAIM: Final = _claim("")
-"""Touches job rows only, never waits. Higher priority first, then the one that has been due longest. Jobs of a paused
+"""Touches job rows only, never waits, and takes what has been due for so many seconds at least. Higher priority first, then the one that has been due longest. Jobs of a paused
 queue are not claimed, whatever they are there for: what a pause finds claimed already goes on."""
 
 CLAIM_OF_RUN: Final = _claim(" AND (j.run_id = %s::uuid OR j.run_id IS NULL)")
@@ -107,12 +108,14 @@ SELECT extract(epoch FROM least(min(following.available_at), (
 )) - now())::float8
 FROM pairs AS p CROSS JOIN LATERAL (
     SELECT j.available_at FROM workflow_job AS j
-    WHERE j.lease_token IS NULL AND j.queue = p.queue AND j.priority = p.priority AND j.available_at > now()
+    WHERE j.lease_token IS NULL AND j.queue = p.queue AND j.priority = p.priority
+      AND j.available_at > now() - %s * interval '1 second'
     ORDER BY j.available_at LIMIT 1
 ) AS following
 WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND {OPEN}
 """
 """Seconds until the next job comes due that may be claimed then, or the pause of a queue ends; NULL when neither will.
+Jobs that have been due for less than the seconds that CLAIM was asked for are told of too: their time has passed, or is now.
 A pause without an end is over when somebody says so, and rings."""
 
 LOAD_NODES: Final = """

@@ -18,6 +18,14 @@ STOPPED: Final = """
 UPDATE workflow_worker SET stopped_at = now(), seen_at = now(), units = 0 WHERE id = %s::uuid
 """
 
+STANDING: Final = """
+SELECT count(*) FILTER (WHERE w.id < me.id), count(*) FILTER (WHERE w.id <> me.id)
+FROM workflow_worker AS me
+JOIN workflow_worker AS w ON w.queues = me.queues AND w.serves = me.serves
+WHERE me.id = %s::uuid AND w.stopped_at IS NULL AND w.seen_at > now() - %s * interval '1 second'
+"""
+"""How many live processes that serve the same as this one go before it, and how many there are besides."""
+
 _GONE: Final = """FROM workflow_worker AS g WHERE g.seen_at < now() - interval '1 day'"""
 
 

@@ -92,22 +92,24 @@ async def claim(
     run_id: str | None = None,
     sparing: Collection[tuple[str, int]] = (),
     openings: Openings | None = None,
+    age: float = 0.0,
 ) -> tuple[list[Claim], float | None]:
-    """Takes up to `limit` due jobs, with `run_id` only of that run (and of none), else none of the `sparing`,
-    which are versions of workflows. Jobs of paused queues are left where they are. Fresh runs whose definition is
-    among the `openings` are begun at once.
+    """Takes up to `limit` jobs that have been due for `age` seconds, with `run_id` only of that run (and of none), else
+    none of the `sparing`, which are versions of workflows. Jobs of paused queues are left where they are. Fresh runs
+    whose definition is among the `openings` are begun at once.
 
-    Also tells in how many seconds the next one comes due, or a pause ends; None for never.
+    Also tells in how many seconds the next one comes due, or a pause ends; None for never. Less than 0 for a job that
+    is due, but not for `age` seconds yet.
     """
     names = served(queues)
-    which: Statement = (sql.CLAIM, (limit, names, names, limit, worker_id))
+    which: Statement = (sql.CLAIM, (age, limit, names, names, limit, worker_id))
     if run_id is not None:
-        which = (sql.CLAIM_OF_RUN, (run_id, limit, names, names, limit, worker_id))
+        which = (sql.CLAIM_OF_RUN, (age, run_id, limit, names, names, limit, worker_id))
     elif sparing:
         workflows, versions = texts([name for name, _ in sparing]), plain([number for _, number in sparing])
-        which = (sql.CLAIM_SPARING, (workflows, versions, limit, names, names, limit, worker_id))
+        which = (sql.CLAIM_SPARING, (age, workflows, versions, limit, names, names, limit, worker_id))
     claimed, due = await _claim(
-        port, worker_id, which, (sql.NEXT_DUE, (names, names, names, names)), openings
+        port, worker_id, which, (sql.NEXT_DUE, (names, names, age, names, names)), openings
     )
     return claimed, due[0][0]
 

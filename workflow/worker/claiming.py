@@ -27,6 +27,7 @@ from workflow.worker.outage import Outage
 from workflow.worker.pusher import Pusher
 from workflow.worker.runtime import WorkerRuntime
 from workflow.worker.sources import Source
+from workflow.worker.standing import Standing
 from workflow.worker.units import Units
 
 logger = logging.getLogger("workflow")
@@ -37,7 +38,7 @@ CLAIM_PAUSE: Final = 0.02
 """Seconds between two claims while more is due than this process has room for."""
 CLAIM_REST: Final = 0.005
 """Seconds between two claims while units are at work and jobs come due one by one: a claim of its own costs a job
-half as much again. An idle process claims at once."""
+half as much again. An idle process claims at once, if it goes first (see `Standing`)."""
 BUSY: Final = 4
 """From so many units on a process counts as being at work."""
 PATIENCE: Final = 2.0
@@ -66,6 +67,7 @@ class Claimer:
         runtime: WorkerRuntime,
         pusher: Pusher,
         outage: Outage,
+        standing: Standing,
         silent: Callable[[], bool],
         sweep: Callable[[], Awaitable[bool]],
     ) -> None:
@@ -78,6 +80,7 @@ class Claimer:
         self._runtime = runtime
         self._pusher = pusher
         self._outage = outage
+        self._standing = standing
         self._silent = silent
         self._sweep = sweep
         self._loop = asyncio.get_running_loop()
@@ -86,6 +89,8 @@ class Claimer:
         """While more is due than can be taken: when to claim next, on the loop's clock, with few units free."""
         self._claimed_at = 0.0
         """When the latest claim began, on the loop's clock."""
+        self._more = False
+        """Whether more may have been due than it could take."""
 
     async def until_stopped(self) -> None:
         """Claims until the process is to leave, or in a burst until nothing is due."""
@@ -148,8 +153,12 @@ class Claimer:
         return min(room, left)
 
     async def _rest_between_claims(self) -> None:
-        rest = self._claimed_at + CLAIM_REST - self._loop.time()
-        if rest > 0 and len(self._units) >= BUSY:
+        rest = 0.0
+        if len(self._units) >= BUSY:
+            rest = self._claimed_at + CLAIM_REST - self._loop.time()
+        if not self._more:
+            rest = max(rest, self._standing.pause())
+        if rest > 0:
             await asyncio.sleep(rest)
 
     def _rest_of_pause(self, room: int) -> float:
@@ -191,7 +200,8 @@ class Claimer:
                 await execute(claimed, self._runtime, self._units.launch, self._source.strangers)
         finally:
             self._source.launched(claimed, self._units)
-        if len(claimed) >= room:
+        self._more = len(claimed) >= room
+        if self._more:
             self._rest_until = self._loop.time() + CLAIM_PAUSE
             return 0 if len(self._units) < self._options.concurrency else conf.POLL_INTERVAL
         if self._options.burst and claimed:

@@ -39,6 +39,7 @@ from workflow.worker.outage import Outage
 from workflow.worker.pusher import Pusher
 from workflow.worker.runtime import WorkerRuntime
 from workflow.worker.sources import Due, Source
+from workflow.worker.standing import Standing
 from workflow.worker.threads import ThreadPool
 from workflow.worker.units import Units
 
@@ -73,7 +74,10 @@ class WorkerProcess:
         self._parameters = parameters
         self._loop = asyncio.get_running_loop()
         self._course = Course()
-        self._source = Due(options.queues) if source is None else source(self._course.bell.set)
+        self._standing = Standing(self.id, shares=source is None and not options.burst)
+        self._source: Source = (
+            Due(options.queues, self._standing.age) if source is None else source(self._course.bell.set)
+        )
         self._outage = Outage()
         self._committing = AsyncPort(lambda: parameters, "workflow settle")
         self._claims = AsyncPort(lambda: parameters, "workflow claim")
@@ -104,6 +108,7 @@ class WorkerProcess:
             runtime=self._runtime,
             pusher=self._pusher,
             outage=self._outage,
+            standing=self._standing,
             silent=lambda: self._heartbeat.silent,
             sweep=self._sweep_once,
         )
@@ -126,6 +131,7 @@ class WorkerProcess:
                 ("watching", self._watch),
                 ("looking after leases", self._look),
                 ("pushing", self._pusher.run),
+                ("finding its place", lambda: self._standing.keep(self._rest)),
                 ("telling of what is left", lambda: self._source.background(self._rest)),
             )
         ]

@@ -52,10 +52,11 @@ class Source(Protocol):
 
 
 class Due:
-    """Whatever is due in these queues, None for all."""
+    """Whatever has been due for `age()` seconds in these queues, None for all."""
 
-    def __init__(self, queues: Sequence[str] | None) -> None:
+    def __init__(self, queues: Sequence[str] | None, age: Callable[[], float]) -> None:
         self._queues = queues
+        self._age = age
         self.strangers: set[tuple[str, int]] | None = set()
 
     def wants(self) -> bool:
@@ -64,7 +65,7 @@ class Due:
     async def claim(self, port: Port, worker_id: str, room: int, openings: Openings | None = None) -> Claimed:
         sparing = [stranger for stranger in self.strangers or () if registry.serves(*stranger) is None]
         return await claims_store.claim(
-            port, worker_id, room, self._queues, sparing=sparing, openings=openings
+            port, worker_id, room, self._queues, sparing=sparing, openings=openings, age=self._age()
         )
 
     def launched(self, claimed: Sequence[Claim], units: Units) -> None:
