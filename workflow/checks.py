@@ -17,6 +17,7 @@ from psycopg import IsolationLevel
 
 from workflow import viewing
 from workflow.conf import conf, validate
+from workflow.database import migrate, not_applied, unapplied
 from workflow.registry import registry
 from workflow.store.workers import Changed, Misfits, Unserved, changed_now, misfits_now, unserved_now
 from workflow.texts import one_line
@@ -155,7 +156,7 @@ def check_definitions(**kwargs: Any) -> list[CheckMessage]:
 def check_unserved(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """``workflow.W001``: live runs that no live worker serves. ``workflow.W002``: could not look for them.
     ``workflow.W003``: live runs whose tree is not that of this code's definition of their version, and those of a
-    version that it takes on with which it cannot go on.
+    version that it takes on with which it cannot go on. ``workflow.W006``: migrations of this release are not applied.
 
     With ``--database`` and the alias of ``WORKFLOW["DATABASE"]`` it has to be found out, with that of another it
     is nobody's business. Without, it is found out if the database answers at once: Django's own checks leave
@@ -204,6 +205,10 @@ def _look(alias: str, asked: bool) -> list[CheckMessage]:
         probe.ensure_connection()
         probe.close()
     try:
+        if missing := unapplied():  # what is there cannot be asked for what this release has in it
+            text = not_applied(missing)
+            hint = f"Run {migrate()}."
+            return [Warning(f"{text[0].upper()}{text[1:]}.", hint=hint, id="workflow.W006")]
         definitions = registry.all()
         other: list[Changed | Misfits] = [*changed_now(definitions), *misfits_now(definitions)]
         unfit = {(runs.workflow, runs.version) for runs in other}

@@ -14,11 +14,12 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, ProgrammingError, connections
+from django.db import InterfaceError, OperationalError, ProgrammingError, connections
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist
 
 from workflow.conf import conf
+from workflow.database import migrate, unmigrated
 from workflow.errors import WorkflowError
 from workflow.management.output import Output
 from workflow.models import Worker
@@ -27,9 +28,15 @@ from workflow.terminal import one_line
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
 _UNDEFINED_TABLE = "42P01"
+_UNDEFINED = {_UNDEFINED_TABLE, "42703", "42883"}
+"""A table, a column, a function: what a database lacks whose migrations are of another release."""
 NONE_REGISTERED = "No workflow is registered at all: are the apps with your workflows.py in INSTALLED_APPS?"
 Number = TypeVar("Number", int, float)
 Checks = list[str] | tuple[str, ...] | Literal["__all__"]
+
+
+class NotMigrated(Exception):
+    """The database is that of an older release; the message is one line for people."""
 
 
 def refusal(reason: object) -> CommandError:
@@ -50,9 +57,13 @@ def database_trouble(error: Exception) -> str | None:
     """What to tell the person at the keyboard when the database can't be used; None for any other error."""
     if isinstance(error, (OperationalError, InterfaceError)):
         return f"the database cannot be used: {error}"
-    if isinstance(error, ProgrammingError) and getattr(error.__cause__, "sqlstate", "") == _UNDEFINED_TABLE:
-        alias = "" if conf.DATABASE == DEFAULT_DB_ALIAS else f" --database {conf.DATABASE}"
-        return f"the workflow tables are missing from the database: run manage.py migrate{alias}"
+    if isinstance(error, NotMigrated):
+        return str(error)
+    if isinstance(error, ProgrammingError) and (code := _sqlstate(error)) in _UNDEFINED:
+        if (reason := unmigrated()) is not None:
+            return reason
+        if code == _UNDEFINED_TABLE:
+            return f"the workflow tables are missing from the database: run {migrate()}"
     if isinstance(error, TransactionManagementError):
         return str(error)
     if isinstance(error, (ImproperlyConfigured, ConnectionDoesNotExist)):
@@ -60,8 +71,13 @@ def database_trouble(error: Exception) -> str | None:
     return None
 
 
+def _sqlstate(error: Exception) -> str:
+    return getattr(error.__cause__, "sqlstate", None) or ""
+
+
 def look_for_tables() -> None:
-    """Raises what `database_trouble` explains if the workflow tables, or their whole database, are not there.
+    """Raises what `database_trouble` explains if the workflow tables, or their whole database, are not there, or not
+    as this release needs them.
 
     For commands that meet errors again and again: each of those would be told with a traceback.
     """
@@ -69,6 +85,8 @@ def look_for_tables() -> None:
     opened = connection.connection is None
     try:
         Worker.objects.using(conf.DATABASE).exists()
+        if (reason := unmigrated()) is not None:
+            raise NotMigrated(reason)
     finally:
         if opened:
             connection.close()

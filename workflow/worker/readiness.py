@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pkgutil
 import socket
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
-from django.db import DatabaseError, connections
-from django.db.migrations.recorder import MigrationRecorder
+from django.db import DatabaseError, ProgrammingError, connections
 
-from workflow import migrations
 from workflow.conf import conf, validate
+from workflow.database import unmigrated
 from workflow.registry import registry
 from workflow.sql import workers as sql
 from workflow.store.ports import DjangoPort
@@ -32,30 +29,7 @@ def refusal() -> str | None:
         return f"{place}: {error}"
     if connections[conf.DATABASE].in_atomic_block:
         return "a transaction is open, and no worker sees what it wrote: in a TestCase call workflow.testing.drain"
-    try:
-        missing = _unapplied()
-    except DatabaseError:
-        return None
-    if missing:
-        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        return f"migrations of workflow are not applied ({some}): run manage.py migrate"
-    return None
-
-
-def _unapplied() -> list[str]:
-    if "workflow" in settings.MIGRATION_MODULES:  # moved, or switched off by a test run: not ours to judge
-        return []
-    connection = connections[conf.DATABASE]
-    opened = connection.connection is None
-    try:
-        applied = {
-            name for app, name in MigrationRecorder(connection).applied_migrations() if app == "workflow"
-        }
-    finally:
-        if opened:
-            connection.close()
-    known = [module.name for module in pkgutil.iter_modules(migrations.__path__)]
-    return sorted(name for name in known if not name.startswith("_") and name not in applied)
+    return unmigrated()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +51,8 @@ def check(hostname: str | None = None) -> Health:
     try:
         rows = DjangoPort().run_now([(sql.ALIVE, (conf.STALE_LEASE_THRESHOLD,))])[0]
     except DatabaseError as error:
+        if isinstance(error, ProgrammingError) and (reason := unmigrated()) is not None:
+            return Health(False, reason)
         return Health(False, f"the database cannot be asked: {' '.join(str(error).split())}")
     pids = sorted(_pid(row) for row in rows if row[1] == host)
     if not pids:
