@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from os.path import relpath
 from threading import Lock
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +18,9 @@ from django.utils.module_loading import module_has_submodule
 from workflow.definitions import Pipeline, Workflow
 from workflow.definitions.rules import did_you_mean, fault, quote, show
 from workflow.errors import VersionConflict, WorkflowInvalid, WorkflowUnknown
+from workflow.texts import one_line
+
+logger = logging.getLogger("workflow")
 
 Fault = tuple[str, WorkflowInvalid | VersionConflict]
 
@@ -61,7 +67,9 @@ class Registry:
             broken = ", ".join(dict.fromkeys(place for place, _ in self.faults))
             if broken:
                 hint += f" (faults were found in {broken}: see manage.py check)"
-            raise WorkflowUnknown(f"no workflow is registered as {show(name)}{hint}")
+            # The cause is what one of them raised, for whoever sees no more than this.
+            cause = self.faults[0][1] if self.faults else None
+            raise WorkflowUnknown(f"no workflow is registered as {show(name)}{hint}") from cause
         return workflow
 
     def find(self, name: str) -> Workflow | None:
@@ -87,7 +95,8 @@ class Registry:
     def autodiscover(self) -> None:
         """Import each installed app's ``workflows.py`` and register its module-level definitions.
 
-        What is wrong with definitions goes to ``faults``; others propagate, as from an ``admin.py``.
+        Whatever a module raises goes to ``faults``, and into the log with its traceback if it is no breach of our
+        rules: who looks at runs or stops one must not be kept from it by a slip elsewhere. No worker starts with it.
         Workflows of all modules come first, and a pipeline whose name is a workflow's is not registered on
         its own: the name would stand for two things. Can be called again.
         """
@@ -96,8 +105,11 @@ class Registry:
         for app in apps.get_app_configs():
             try:
                 modules.extend(_import_workflows(app))
-            except (WorkflowInvalid, VersionConflict) as error:
-                faults.append((f"{app.name}.{_MODULE}", error))
+            except Exception as error:
+                place = f"{app.name}.{_MODULE}"
+                faults.append((place, _at_import(place, app.path, error)))
+                if not isinstance(error, WorkflowInvalid | VersionConflict):
+                    logger.error("%s cannot be imported, its workflows are unknown", place, exc_info=error)
         for kind in (Workflow, Pipeline):
             for module, definition in _definitions(modules, kind):
                 try:
@@ -164,6 +176,22 @@ def _definitions(
             # type(), not isinstance(): that asks lazy objects for their class, and so would wake them.
             if issubclass(type(value), kind):
                 yield module, value
+
+
+def _at_import(place: str, folder: str, error: Exception) -> WorkflowInvalid | VersionConflict:
+    """The fault of a module that raised ``error``, its cause; ends with the module's line, if one is known."""
+    lines = [
+        f" ({relpath(frame.f_code.co_filename, folder)}:{line})"
+        for frame, line in walk_tb(error.__traceback__)
+        if f"{frame.f_globals.get('__name__')}.".startswith(f"{place}.")
+    ]
+    where = lines[-1] if lines else ""
+    if isinstance(error, WorkflowInvalid | VersionConflict):
+        found = type(error)(f"{error}{where}")
+    else:
+        found = WorkflowInvalid(f"{type(error).__name__}: {one_line(error)}{where}")
+    found.__cause__ = error
+    return found
 
 
 def _import_workflows(app: AppConfig) -> list[ModuleType]:
