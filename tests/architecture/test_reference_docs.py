@@ -221,7 +221,7 @@ def test_arguments_of_an_action() -> None:
     table = {row[0].strip("`"): row[1] for row in rows(section(page("definitions"), "action"))}
     assert table.pop("name") == "the function's name"
     assert table == shown_arguments(Action, positional=["name", "run"])
-    given = inspect.signature(Action, follow_wrapped=False)
+    given = inspect.signature(Action)
     assert set(table) <= set(given.parameters)
 
 

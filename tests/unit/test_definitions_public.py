@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from inspect import signature
 from types import ModuleType
 
 import pytest
 
 import workflow
-from workflow import errors
+from workflow import Action, Pipeline, Stage, WaitFor, Workflow, errors
 
 NAMES = {"Workflow", "Pipeline", "Stage", "Action", "action", "parallel", "WaitFor", "workflows", "errors"}
 
@@ -50,3 +52,32 @@ def test_definitions_need_neither_settings_nor_models():
         "assert not loaded, loaded\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env={})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Workflow("z", stage=[]), 'Workflow "z" has no option stage=; did you mean "stages"?'),
+        (lambda: Workflow(name="z", colour=1), 'Workflow "z" has no option colour='),
+        (lambda: Pipeline("z", stage=[]), 'Pipeline "z" has no option stage=; did you mean "stages"?'),
+        (lambda: Stage("z", action=[]), 'Stage "z" has no option action=; did you mean "actions"?'),
+        (lambda: Stage("z", retries=3), 'Stage "z" has no option retries=; did you mean "attempts"?'),
+        (
+            lambda: Action("z", print, atempts=3),
+            'Action "z" has no option atempts=; did you mean "attempts"?',
+        ),
+        (
+            lambda: WaitFor("z.done", timout=3),
+            'WaitFor "z.done" has no option timout=; did you mean "timeout"?',
+        ),
+        (lambda: Workflow(5, stage=[]), 'Workflow has no option stage=; did you mean "stages"?'),
+    ],
+)
+def test_an_unknown_keyword_is_answered_with_the_nearest_known(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        make()
+    assert str(caught.value) == said
+
+
+def test_a_definition_tells_its_keywords_to_whoever_asks() -> None:
+    assert list(signature(Workflow).parameters)[:4] == ["name", "version", "input", "stages"]

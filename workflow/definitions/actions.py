@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import update_wrapper
 from inspect import signature
-from typing import Any, ClassVar, Final, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from pydantic import TypeAdapter
 
@@ -18,12 +18,13 @@ from workflow.definitions.rules import (
     check_flag,
     check_integer,
     check_name,
+    check_options,
     check_schema,
     check_timeout,
     check_via,
     complete_schema,
-    did_you_mean,
     fault,
+    guessing,
     quote,
     show,
 )
@@ -63,6 +64,7 @@ class Action(Definition):
     atomic: bool
     implicit: bool
 
+    @guessing
     def __init__(
         self,
         name: str,
@@ -220,12 +222,5 @@ def _from_function(fn: Function, name: str | None, options: dict[str, Any]) -> A
         except Exception as error:
             raise fault("@action", f"can't take its name from the function ({error}); give name=") from error
     known = signature(Action.__init__).parameters.keys() - {"self", "name", "run"}
-    for option in options:
-        if option not in known:
-            meant = '; did you mean "attempts"?' if option in _ATTEMPTS else did_you_mean(option, known)
-            raise TypeError(f'@action "{name}" has no option {option}={meant}')
+    check_options(f'@action "{name}"', options, known)
     return Action(name, fn, **options)
-
-
-_ATTEMPTS: Final = frozenset({"retries", "max_retries", "tries"})
-"""What other libraries call it, too far from our word to be told from its letters."""

@@ -20,6 +20,7 @@ from workflow.definitions.rules import (
     check_schema,
     complete_schema,
     fault,
+    guessing,
     quote,
     show,
 )
@@ -41,6 +42,7 @@ class Pipeline(Definition):
     items: Groups[Stage]
     size: int
 
+    @guessing
     def __init__(self, name: str, stages: Any) -> None:
         self.name = check_name("Pipeline", name)
         place = f"Pipeline {quote(name)}"
@@ -74,6 +76,7 @@ class Workflow(Definition):
     compatible_versions: tuple[int, ...]
     size: int
 
+    @guessing
     def __init__(
         self,
         name: str,

@@ -11,9 +11,11 @@ import difflib
 import math
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -28,6 +30,8 @@ MAX_SECONDS = 100 * 365.25 * 86_400  # a century: far beyond use, and safe to ad
 
 Seconds = int | float | timedelta
 Via = Literal["inline", "queue"]
+D = TypeVar("D", bound="Definition")
+P = ParamSpec("P")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -72,6 +76,34 @@ def did_you_mean(value: object, known: Iterable[str]) -> str:
     """``; did you mean "x"?`` for the closest of ``known``, or nothing."""
     close = difflib.get_close_matches(str(value), list(known), n=1)
     return f'; did you mean "{close[0]}"?' if close else ""
+
+
+_ATTEMPTS: Final = frozenset({"retries", "max_retries", "tries"})
+"""What other libraries call it, too far from our word to be told from its letters."""
+
+
+def check_options(place: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a keyword that is none, as Python does, with the one that may be meant."""
+    for option in given:
+        if option not in known:
+            attempts = option in _ATTEMPTS and "attempts" in known
+            hint = '; did you mean "attempts"?' if attempts else did_you_mean(option, known)
+            raise TypeError(f"{place} has no option {option}={hint}")
+
+
+def guessing(init: Callable[Concatenate[D, P], None]) -> Callable[Concatenate[D, P], None]:
+    """Around a definition's ``__init__``: an unknown keyword is answered with the one that may be meant."""
+    known = signature(init).parameters.keys() - {"self"}
+
+    @wraps(init)
+    def checked(self: D, /, *args: P.args, **options: P.kwargs) -> None:
+        if not options.keys() <= known:
+            named = options.get("name", args[0] if args else None)
+            kind = type(self).__name__
+            check_options(f"{kind} {quote(named)}" if isinstance(named, str) else kind, options, known)
+        init(self, *args, **options)
+
+    return checked
 
 
 def check_name(kind: str, value: object) -> str:

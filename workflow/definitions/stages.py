@@ -20,6 +20,7 @@ from workflow.definitions.rules import (
     check_via,
     complete_schema,
     fault,
+    guessing,
     quote,
     show,
 )
@@ -52,6 +53,7 @@ class WaitFor(Definition):
     correlate: str | Function | None
     correlate_handler: Handler | None  # None too when correlate is a key of the state
 
+    @guessing
     def __init__(
         self,
         event: str,
@@ -112,6 +114,7 @@ class Stage(Definition):
     precheck_handler: Handler | None
     size: int
 
+    @guessing
     def __init__(
         self,
         name: str,
