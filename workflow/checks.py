@@ -17,7 +17,7 @@ from psycopg import IsolationLevel
 
 from workflow import viewing
 from workflow.conf import conf, validate
-from workflow.database import migrate, not_applied, unapplied
+from workflow.database import migrate, not_applied, other_kind, other_kind_hint, unapplied
 from workflow.registry import registry
 from workflow.store.workers import Changed, Misfits, Unserved, changed_now, misfits_now, unserved_now
 from workflow.texts import one_line
@@ -49,17 +49,8 @@ def check_database(**kwargs: Any) -> list[CheckMessage]:
     if alias not in connections.settings:
         known = ", ".join(sorted(connections.settings))
         return [Error(f'WORKFLOW["DATABASE"] {alias!r} is not in DATABASES ({known}).', id="workflow.E002")]
-    vendor = connections[alias].vendor
-    if vendor != "postgresql":
-        return [
-            Error(
-                f"Workflows need PostgreSQL; the database {alias!r} is {vendor}.",
-                hint=f'Set DATABASES[{alias!r}]["ENGINE"] to "django.db.backends.postgresql", or '
-                'WORKFLOW["DATABASE"] to the alias of a PostgreSQL.',
-                id="workflow.E003",
-            )
-        ]
-    return []
+    wrong = other_kind()
+    return [] if wrong is None else [Error(wrong, hint=other_kind_hint(), id="workflow.E003")]
 
 
 @register("workflow")

@@ -1,16 +1,42 @@
-"""What `WORKFLOW["DATABASE"]` must be before anything works on it: migrated to this release."""
+"""What `WORKFLOW["DATABASE"]` must be before anything works on it: a PostgreSQL, migrated to this release."""
 
 from __future__ import annotations
 
 import pkgutil
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils.connection import ConnectionDoesNotExist
 
 from workflow import migrations
 from workflow.conf import conf
+
+
+def other_kind() -> str | None:
+    """What is wrong with a database that is no PostgreSQL, None with one that is. Raises for an unknown alias."""
+    vendor = connections[conf.DATABASE].vendor
+    if vendor == "postgresql":
+        return None
+    return f"Workflows need PostgreSQL; the database {conf.DATABASE!r} is {vendor}."
+
+
+def other_kind_hint() -> str:
+    """What to do about it."""
+    return (
+        f'Set DATABASES["{conf.DATABASE}"]["ENGINE"] to "django.db.backends.postgresql", or '
+        'WORKFLOW["DATABASE"] to the alias of a PostgreSQL.'
+    )
+
+
+def postgresql() -> str:
+    """The alias of the database to work on. Raises ``ImproperlyConfigured`` where that is no PostgreSQL: it would
+    fail with whatever it makes of the first statement.
+    """
+    if (wrong := other_kind()) is not None:
+        raise ImproperlyConfigured(f"{wrong} {other_kind_hint()}")
+    return conf.DATABASE
 
 
 def unapplied() -> list[str]:

@@ -9,12 +9,17 @@ status updates stay heap-only (HOT); migrations set the fill factors that make r
 from __future__ import annotations
 
 import pgtrigger
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Coalesce, Now
 
 from workflow import ids, states
 from workflow.texts import one_line
+
+if apps.apps_ready and not apps.is_installed("workflow"):  # Django would speak of an app_label
+    raise ImproperlyConfigured('Add "workflow" and "pgtrigger" to INSTALLED_APPS.')
 
 
 def _choices(values: tuple[str, ...]) -> list[tuple[str, str]]:

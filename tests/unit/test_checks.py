@@ -80,7 +80,7 @@ def test_a_database_that_is_no_postgresql_is_an_error(monkeypatch: pytest.Monkey
         ]
         with override_settings(WORKFLOW={"DATABASE": "light"}):
             hint = check_database()[0].hint or ""
-        assert 'Set DATABASES[\'light\']["ENGINE"] to "django.db.backends.postgresql"' in hint
+        assert 'Set DATABASES["light"]["ENGINE"] to "django.db.backends.postgresql"' in hint
         assert 'WORKFLOW["DATABASE"]' in hint
     finally:
         del connections["light"]
@@ -245,6 +245,17 @@ def test_a_project_without_pgtrigger_is_told_to_add_it() -> None:
     assert done.stderr.splitlines()[-1] == (
         "django.core.exceptions.ImproperlyConfigured: "
         'Add "pgtrigger" to INSTALLED_APPS: the app "workflow" needs it.'
+    )
+
+
+@pytest.mark.parametrize(
+    "wanted", ["from workflow import workflows; workflows.dispatch('order')", "import workflow.api.urls"]
+)
+def test_a_project_without_the_app_itself_is_told_to_add_it(wanted: str) -> None:
+    program = WITHOUT_PGTRIGGER.replace('["workflow"]', '["django.contrib.contenttypes"]') + wanted
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        'django.core.exceptions.ImproperlyConfigured: Add "workflow" and "pgtrigger" to INSTALLED_APPS.'
     )
 
 

@@ -19,7 +19,7 @@ from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist
 
 from workflow.conf import conf
-from workflow.database import migrate, unmigrated
+from workflow.database import migrate, other_kind, other_kind_hint, unmigrated
 from workflow.errors import WorkflowError
 from workflow.management.output import Output
 from workflow.models import Worker
@@ -190,6 +190,8 @@ class WorkflowCommand(BaseCommand):
         self.output = Output(
             self.stdout, force_color=bool(options["force_color"]), no_color=bool(options["no_color"])
         )
+        if (wrong := other_kind()) is not None:  # before it makes something strange of the first statement
+            raise refusal(f"{wrong} {other_kind_hint()}")
         self.run(**options)
         return None
 

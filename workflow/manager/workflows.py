@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 from workflow import payload as payloads
 from workflow import states
 from workflow.conf import conf
+from workflow.database import postgresql
 from workflow.definitions import Pipeline, Workflow
 from workflow.errors import VersionConflict
 from workflow.manager import arguments as check
@@ -41,7 +42,7 @@ logger = logging.getLogger("workflow")
 def pruned(days: float, batch_size: int) -> tuple[int, int]:
     """What ``Workflows.prune`` does; how many runs and how many events it has dropped."""
     seconds = check.days(days) * 86_400
-    return store.prune(conf.DATABASE, seconds, check.whole(batch_size, "batch_size", 1, check.MAX_BATCH))
+    return store.prune(postgresql(), seconds, check.whole(batch_size, "batch_size", 1, check.MAX_BATCH))
 
 
 class Workflows:
@@ -85,7 +86,7 @@ class Workflows:
             None if correlation_id is None else check.text(correlation_id, "correlation_id"),
             None if idempotency_key is None else check.text(idempotency_key, "idempotency_key"),
         )
-        return RunHandle(*store.dispatch(conf.DATABASE, placement, run), self)
+        return RunHandle(*store.dispatch(postgresql(), placement, run), self)
 
     def dispatch_many(
         self,
@@ -123,14 +124,14 @@ class Workflows:
         new = [store.NewRun(*run) for run in zip(encoded, correlations, keys, strict=True)]
         if not new:
             return []
-        found = store.dispatch_many(conf.DATABASE, placement, new)
+        found = store.dispatch_many(postgresql(), placement, new)
         return [RunHandle(run_id, created, self) for run_id, created in found]
 
     # --- looking --------------------------------------------------------------------------------
 
     def status(self, run_id: RunId) -> RunStatus:
         """The run and its nodes in tree order, as one moment saw them."""
-        return to_status(store.status(conf.DATABASE, check.run_id(run_id)))
+        return to_status(store.status(postgresql(), check.run_id(run_id)))
 
     def list(
         self,
@@ -146,7 +147,7 @@ class Workflows:
         """
         count = check.whole(limit, "limit", 1, check.MAX_LIMIT)
         rows = store.list_runs(
-            conf.DATABASE,
+            postgresql(),
             count + 1,
             workflow=check.optional_text(workflow, "workflow", empty=True),
             status=check.status(status),
@@ -160,12 +161,12 @@ class Workflows:
         """The run's final status, once it is over; see ``RunHandle.wait``."""
         known, patience = _patience(run_id, timeout)
         while True:
-            found = store.run_status(conf.DATABASE, known)
+            found = store.run_status(postgresql(), known)
             if found in states.RUN_TERMINAL:
                 final = self.status(known)
                 if final.run.status in states.RUN_TERMINAL:  # or else somebody retried it in between
                     return final
-            refuse_endless(conf.DATABASE, patience.timeout)
+            refuse_endless(postgresql(), patience.timeout)
             time.sleep(patience.next(found))
 
     async def await_finished(self, run_id: RunId, timeout: _Delay = None) -> RunStatus:  # noqa: ASYNC109
@@ -176,7 +177,7 @@ class Workflows:
             if final.run.status in states.RUN_TERMINAL:
                 return final
             if patience.timeout is None:
-                await sync_to_async(refuse_endless)(conf.DATABASE, None)
+                await sync_to_async(refuse_endless)(postgresql(), None)
             await asyncio.sleep(patience.next(final.run.status))
 
     # --- steering -------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ class Workflows:
             "by": check.optional_text(by, "by"),
         }
         undo = check.flag(compensate, "compensate")
-        store.cancel(conf.DATABASE, check.run_id(run_id), data, compensate=undo)
+        store.cancel(postgresql(), check.run_id(run_id), data, compensate=undo)
 
     def retry(self, run_id: RunId, from_node: str | None = None, *, by: str | None = None) -> None:
         """Let a ``failed`` run go on from its failure, with fresh attempts.
@@ -207,7 +208,7 @@ class Workflows:
         """
         path = check.optional_text(from_node, "from_node", check.MAX_PATH)
         data = {"retry": True, "from_node": path, "by": check.optional_text(by, "by")}
-        store.retry(conf.DATABASE, check.run_id(run_id), path, data, _to_reset)
+        store.retry(postgresql(), check.run_id(run_id), path, data, _to_reset)
 
     def resume(self, run_id: RunId, payload: Any = None, *, by: str | None = None) -> None:
         """Satisfy all that the run is parked on with ``payload``, as if that had been the event's.
@@ -218,7 +219,7 @@ class Workflows:
         """
         text = payloads.dumps(payload, "payload", conf.MAX_PAYLOAD_BYTES)
         data = {"by": check.optional_text(by, "by")}
-        store.resume(conf.DATABASE, check.run_id(run_id), text, data)
+        store.resume(postgresql(), check.run_id(run_id), text, data)
 
     def publish(
         self,
@@ -233,7 +234,7 @@ class Workflows:
         Raises ``PayloadInvalid`` before anything is written.
         """
         return store.publish(
-            conf.DATABASE,
+            postgresql(),
             check.text(type, "type"),
             None if payload is None else payloads.dumps(payload, "payload", conf.MAX_PAYLOAD_BYTES),
             check.optional_text(correlation, "correlation"),
@@ -263,7 +264,7 @@ class Workflows:
         moment, seconds = check.moment_or_seconds(until, "until")
         why = check.text(reason, "reason", check.MAX_REASON, empty=True)
         who = check.optional_text(by, "by")
-        found = pauses.pause(conf.DATABASE, name, moment, seconds, why, who)
+        found = pauses.pause(postgresql(), name, moment, seconds, why, who)
         if found is None:
             raise ValueError("until must be in the future, by the database's clock")
         return found
@@ -272,14 +273,14 @@ class Workflows:
         """End the queue's pause and wake the workers; False when it was not paused. ``by`` is for the log."""
         name = check.text(queue, "queue", check.MAX_QUEUE)
         who = check.optional_text(by, "by")
-        resumed = pauses.resume(conf.DATABASE, name)
+        resumed = pauses.resume(postgresql(), name)
         if resumed:
             logger.info("queue %r is resumed%s", name, f" by {ascii(who)[1:-1]}" if who else "")
         return resumed
 
     def paused_queues(self) -> Pauses:
         """The queues that are paused now, by name."""
-        return pauses.paused(conf.DATABASE)
+        return pauses.paused(postgresql())
 
     # --- the async twins ------------------------------------------------------------------------
 

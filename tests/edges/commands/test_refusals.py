@@ -8,8 +8,9 @@ import sys
 
 import psycopg
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError
-from django.db import ProgrammingError, connection
+from django.db import ProgrammingError, connection, connections
 from django.test import override_settings
 
 from tests.edges.commands.conftest import NOBODY, call, end
@@ -276,6 +277,51 @@ def test_missing_tables_of_another_database_say_which():
         database_trouble(missing)
         == "the workflow tables are missing from the database: run manage.py migrate --database flows"
     )
+
+
+@pytest.fixture
+def sqlite(monkeypatch):
+    """The database that `startproject` gives a project."""
+    entry = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    monkeypatch.setitem(connections.settings, "light", entry)
+    with override_settings(WORKFLOW={"DATABASE": "light"}):
+        yield "Workflows need PostgreSQL; the database 'light' is sqlite. Set DATABASES[\"light\"]"
+    del connections["light"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("workflow:dispatch", "commands-tea", "--input", '{"tea": "sencha"}'),
+        ("workflow:list",),
+        ("workflow:top", "--json"),
+        ("workflow:status", str(NOBODY)),
+        ("workflow:cancel", str(NOBODY)),
+        ("workflow:publish", "tea.paid"),
+        ("workflow:prune", "--dry-run"),
+        ("workflow:pause", "--list"),
+    ],
+    ids=told,
+)
+def test_a_database_that_is_no_postgresql_is_named(manage, sqlite, arguments):
+    result = manage(*arguments)
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    assert result.err.startswith(f"CommandError: {sqlite}")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: workflows.dispatch("commands-tea", {"tea": "sencha"}),
+        lambda: workflows.status(NOBODY),
+        lambda: workflows.list(),
+        lambda: workflows.publish("tea.paid"),
+    ],
+)
+def test_a_database_that_is_no_postgresql_is_named_to_callers_in_python(sqlite, ask):
+    with pytest.raises(ImproperlyConfigured) as refused:
+        ask()
+    assert str(refused.value).startswith(sqlite)
 
 
 def test_a_wrong_database_alias_is_one_line(manage):
