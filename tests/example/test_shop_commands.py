@@ -55,6 +55,7 @@ def test_the_demo_survives_a_killed_worker_and_its_books_balance(manage: Manage)
     assert "WRONG" not in output
     assert re.search(r"worker \d+ killed \(SIGKILL\)", output)
     assert re.search(r"\d+ completed, \d+ compensated, 0 failed", output)
+    assert "Look at a run, with DATABASE_URL set as it is now:" in output
     assert len(workers_of(output)) == 3
     assert all(is_gone(pid) for pid in workers_of(output))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import sys
@@ -68,7 +69,9 @@ class Command(BaseCommand):
         )
         checks = audit(BRANCH, demo.ended())
         print_checks(console, checks)
-        console.print("\nLook at a run:\n")
+        # Not shown itself: there may be a password in it.
+        here = ", with DATABASE_URL set as it is now" if os.environ.get("DATABASE_URL", "").strip() else ""
+        console.print(f"\nLook at a run{here}:\n")
         for text, run in runs_to_look_at(demo):
             # Not indented: the command fits 80 columns then, and what is copied is whole.
             console.print(f"# {text}\n{python()} manage.py workflow:status {run}", soft_wrap=True)
