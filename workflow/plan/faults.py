@@ -43,6 +43,12 @@ def loss(last_error: str) -> FailureCode | None:
     return next((code for code in _LOSSES if last_error.startswith(code)), None)
 
 
+def seen(last_error: str) -> str:
+    """The same without the code, which the error of the attempt has already: in brackets, or nothing."""
+    code, _, what = last_error.partition(": ")
+    return f" ({what})" if what and loss(code) is not None else ""
+
+
 UNBEGUN: Final = "UNBEGUN"
 """What a job says first that was given back with its run begun, but none of its handlers."""
 

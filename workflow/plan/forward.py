@@ -35,7 +35,7 @@ from workflow.plan.boundary import (
     Suspended,
     Timer,
 )
-from workflow.plan.faults import Unfit, compact, fault, is_unbegun, loss, reason
+from workflow.plan.faults import Unfit, compact, fault, is_unbegun, loss, reason, seen
 from workflow.plan.losses import verdict
 from workflow.plan.outputs import as_patch
 from workflow.plan.settling import Settling
@@ -366,7 +366,7 @@ class Unit(Settling):
             self._launch(ordinal)
             return
         code = loss(self.run.last_error) or FailureCode.LEASE_HEARTBEAT_LOST
-        message = f"attempt {self.attempt[ordinal]} was lost with its worker ({self.run.last_error or code})"
+        message = f"attempt {self.attempt[ordinal]} was lost with its worker{seen(self.run.last_error)}"
         error = fault(code, message, self.tree.nodes[ordinal].path)
         self._attempt_failed(ordinal, error, 0.0, final=code == FailureCode.LEASE_ABSOLUTE_CAP)
 
