@@ -137,7 +137,8 @@ def _is_flat(value: dict[Any, Any]) -> bool:
 
 def _check_size(size: int, where: str, limit: int | None) -> None:
     if limit is not None and size > limit:
-        raise PayloadInvalid(f"{where}: {size} bytes of JSON; MAX_PAYLOAD_BYTES allows {limit}")
+        allowed = f'WORKFLOW["MAX_PAYLOAD_BYTES"] allows {limit}'
+        raise PayloadInvalid(f"{where}: {size} bytes of JSON; {allowed}")
 
 
 class _Fault(Exception):

@@ -295,7 +295,9 @@ def test_the_limit_counts_bytes_of_the_text_not_characters() -> None:
     size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     assert size == 41
     assert encode(value, "input", size)[0] == value
-    with pytest.raises(PayloadInvalid, match=r"^input: 41 bytes of JSON; MAX_PAYLOAD_BYTES allows 40$"):
+    with pytest.raises(
+        PayloadInvalid, match=r'^input: 41 bytes of JSON; WORKFLOW\["MAX_PAYLOAD_BYTES"\] allows 40$'
+    ):
         encode(value, "input", size - 1)
     with pytest.raises(PayloadInvalid, match=r"^input: 43 bytes of JSON"):
         encode([value], "input", size - 1)
