@@ -26,6 +26,7 @@ _STRICT_BY_DEFAULT: Final = re.compile(
     r"default_transaction_isolation\s*=\s*['\"]?\s*(?:repeatable|serializable)", re.IGNORECASE
 )
 """In what is given to the server when a connection begins."""
+TRANSPORTS: Final = ("workflow.transports.postgres", "workflow.transports.celery")
 CONNECT_TIMEOUT: Final = 3
 """Seconds after which ``check --deploy`` takes a database that it was not told to look into for absent."""
 
@@ -119,8 +120,12 @@ def check_transport(**kwargs: Any) -> list[CheckMessage]:
     try:
         import_string(f"{conf.TRANSPORT}.Doorbell")
     except ImportError as error:
+        meant = f"workflow.transports.{conf.TRANSPORT.rpartition('.')[2].lower()}"
+        hint = f'; did you mean "{meant}"?' if meant in TRANSPORTS and meant != conf.TRANSPORT else "."
         return [
-            Error(f'WORKFLOW["TRANSPORT"] {conf.TRANSPORT!r} cannot be used: {error}.', id="workflow.E005")
+            Error(
+                f'WORKFLOW["TRANSPORT"] {conf.TRANSPORT!r} cannot be used: {error}{hint}', id="workflow.E005"
+            )
         ]
     return []
 

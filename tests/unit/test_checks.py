@@ -259,6 +259,14 @@ def test_a_project_without_the_app_itself_is_told_to_add_it(wanted: str) -> None
     )
 
 
+@pytest.mark.parametrize("short", ["celery", "transports.celery", "Postgres"])
+def test_a_transport_named_without_its_package_is_answered_with_the_whole_name(short: str) -> None:
+    [(code, message)] = found(check_transport, TRANSPORT=short)
+    assert code == "workflow.E005"
+    whole = f"workflow.transports.{short.rpartition('.')[2].lower()}"
+    assert message.endswith(f'; did you mean "{whole}"?')
+
+
 async def asynchronous(user: Any, run: Any) -> bool:
     return True
 
