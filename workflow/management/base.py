@@ -108,11 +108,15 @@ def json_argument(value: Any, option: str) -> Any:
     """
     if not isinstance(value, str):
         return value
+    text = sys.stdin.read() if value == "-" else value
+    if value == "-" and not text.strip():
+        raise refusal(f"{option} - was given nothing: standard input is empty")
     try:
-        return json.loads(sys.stdin.read() if value == "-" else value, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         reason = "too deeply nested" if isinstance(error, RecursionError) else error
-        raise refusal(f"{option} is not valid JSON: {reason}") from error
+        hint = f"; read a file with {option} - < {value[1:]}" if value.startswith("@") else ""
+        raise refusal(f"{option} is not valid JSON: {reason}{hint}") from error
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -133,7 +137,7 @@ def number(
         found = None
     if found is None or not minimum <= found <= maximum or found == math.inf:
         word = "a whole number" if kind is int else "a number"
-        bounds = f"of at least {minimum:,}" if math.isinf(maximum) else f"from {minimum:,} to {maximum:,}"
+        bounds = f"of at least {minimum:,}" if math.isinf(maximum) else f"from {minimum:,} to {maximum:,.0f}"
         raise refusal(f"{option} must be {word} {bounds}, not {one_line(value, 60)!r}")
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from django.test import override_settings
 
 from tests.edges.commands.conftest import NOBODY, call, end
 from tests.support.workers import REPOSITORY, database_url
-from workflow import RunNotFound, states, workflows
+from workflow import RunNotFound, states, worker, workflows
 from workflow.management.base import database_trouble
 from workflow.models import Event, Run
 
@@ -277,6 +278,35 @@ def test_missing_tables_of_another_database_say_which():
         database_trouble(missing)
         == "the workflow tables are missing from the database: run manage.py migrate --database flows"
     )
+
+
+def test_a_file_is_read_from_standard_input_which_the_refusal_of_a_name_says(manage):
+    result = manage("workflow:dispatch", "commands-free", "--input", "@order.json")
+    assert result.code == 1
+    assert result.err.endswith("; read a file with --input - < order.json\n")
+
+
+def test_an_empty_standard_input_is_called_that(manage, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
+    result = manage("workflow:dispatch", "commands-free", "--input", "-")
+    assert (result.code, result.err) == (
+        1,
+        "CommandError: --input - was given nothing: standard input is empty\n",
+    )
+
+
+def test_the_bounds_of_a_number_are_whole_where_they_are(manage):
+    result = manage("workflow:dispatch", "commands-free", "--wait", "--timeout", "x")
+    assert result.err == "CommandError: --timeout must be a number from 0 to 315,576,000, not 'x'\n"
+
+
+def test_names_of_queues_that_are_run_together_are_warned_of(manage, monkeypatch):
+    monkeypatch.setattr(worker, "refusal", lambda: "enough is seen")
+    result = manage("workflow:worker", "--burst", "--queue", "reports,default", "slow")
+    assert result.err.splitlines() == [
+        "--queue: reports,default is one queue; names of several are separated by spaces",
+        "CommandError: enough is seen",
+    ]
 
 
 @pytest.fixture

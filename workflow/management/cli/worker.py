@@ -67,6 +67,10 @@ class Command(WorkflowCommand):
         with asking():
             for queue in queues or ():
                 arguments.text(queue, "--queue", arguments.MAX_QUEUE)
+                if "," in queue:  # it is a name that a queue may have, though hardly any does
+                    self.stderr.write(
+                        f"--queue: {one_line(queue)} is one queue; names of several are separated by spaces"
+                    )
         max_jobs = number(options["max_jobs"], "--max-jobs", int, 1)
         max_rss = number(options["max_rss"], "--max-rss", int, 1)
         # The worker knows what to do about a database that is away: it waits for it, unless it is a burst.
