@@ -44,9 +44,10 @@ def loss(last_error: str) -> FailureCode | None:
 
 
 def seen(last_error: str) -> str:
-    """The same without the code, which the error of the attempt has already: in brackets, or nothing."""
+    """The same in brackets, without the code of a loss, which the error of the attempt has already; or nothing."""
     code, _, what = last_error.partition(": ")
-    return f" ({what})" if what and loss(code) is not None else ""
+    told = last_error if loss(code) is None else what
+    return f" ({told})" if told else ""
 
 
 UNBEGUN: Final = "UNBEGUN"
