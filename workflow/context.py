@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from workflow import payload
+from workflow.awaits import awaited_of_context
 from workflow.conf import conf
 from workflow.failures import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from workflow.awaits import Awaits
     from workflow.signals import Signal
     from workflow.steps import Steps
 
@@ -42,6 +44,7 @@ class Context:
         signal: Signal,
         report: Callable[[str, float | None, dict[str, Any]], None],
         steps: Callable[[], Steps],
+        awaits: Awaits,
     ) -> None:
         self._run_id = run_id
         self._node_id = node_id
@@ -55,6 +58,7 @@ class Context:
         self.signal = signal
         self._report = report
         self._steps = steps
+        self._awaits = awaits
 
     @cached_property
     def run_id(self) -> UUID:
@@ -98,10 +102,12 @@ class Context:
             entry["fields"], _ = payload.encode(fields, "ctx.log", conf.MAX_PAYLOAD_BYTES, hidden=None)
         self._report("log", None, entry)
 
+    @awaited_of_context
     async def aprogress(self, percent: float, message: str | None = None) -> None:
         """`progress`, for `async` handlers."""
         self.progress(percent, message)
 
+    @awaited_of_context
     async def alog(self, message: str, **fields: Any) -> None:
         """`log`, for `async` handlers."""
         self.log(message, **fields)

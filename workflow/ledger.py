@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from workflow.plan import Boundary
+from workflow.awaits import Awaits
+from workflow.plan import Boundary, StepWrite
 from workflow.signals import Signal
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.settle import Lease
@@ -25,6 +27,7 @@ class Host(Protocol):
     state: dict[str, Any]
     secret_keys: frozenset[str]
     signal: Signal
+    awaits: Awaits
 
     def runs_in(self, thread: int) -> bool:
         """Whether the handler itself is at work in the thread with this ident, and no helper of its own."""
@@ -60,13 +63,51 @@ class Row:
     error: dict[str, Any] | None
     correlation: str | None
     """Of the event that it is parked for."""
+    is_due: bool
+    """It is a wait that was over, or to be looked after, when it was read."""
+
+    @property
+    def astray(self) -> int:
+        """How many replays in a row had gone astray when this wait began, see `stray`. It is kept as its attempt."""
+        return max(self.attempt - 1, 0) if self.kind != "run" else 0
 
 
 def row_of(row: tuple[Any, ...]) -> Row:
     """A row of `workflow.sql.ledger.LOAD_STEPS`."""
-    _, kind, status, attempt, value, deadline, error, correlation = row
+    _, kind, status, attempt, value, deadline, error, correlation, poll = row
     end = None if deadline is None else time.monotonic() + deadline
-    return Row(kind, status, attempt, _json(value), end, _json(error), correlation)
+    is_due = kind != "run" and (
+        status != "waiting" or any(left is not None and left <= 0 for left in (deadline, poll))
+    )
+    return Row(kind, status, attempt, _json(value), end, _json(error), correlation, is_due)
+
+
+def stray(rows: Mapping[str, Row], used: Container[str], waits: Iterable[StepWrite]) -> str | None:
+    """Looks at a replay that ends in these `waits`, having come to the steps `used`; `rows` is the ledger as it was
+    read, the oldest first.
+
+    It has gone astray when it begins a wait without having come to the last one that is due: then its keys change, and
+    each replay would do everything again, for ever. Once alone that proves nothing. Branches that race outside of their
+    steps may come to other waits first, code that has changed calls them by other names, one may have been dropped for
+    good; in the next replay all of these come to what they have begun here. So what is begun is marked in the ledger,
+    and what is returned, and fails the action, is the text of the error of a replay that misses that too, and what that
+    had been begun in place of.
+    """
+    begun = [wait for wait in waits if wait.key not in rows]
+    due = [key for key, row in rows.items() if row.is_due]
+    if not begun or not due or due[-1] in used:
+        return None
+    times = rows[due[-1]].astray
+    beside = [key for key, row in rows.items() if row.astray == times]
+    before = [key for key in due if rows[key].astray == times - 1]
+    if times and not any(key in used for key in [*beside, *before[-1:]]):
+        return (
+            f"step {begun[0].key!r}: replayed for step {due[-1]!r}, which the handler did not come to; "
+            "keys must be the same in every replay (no uuid, no time in them)"
+        )
+    for wait in begun:
+        wait.attempt = times + 2
+    return None
 
 
 def _json(text: str | None) -> Any:

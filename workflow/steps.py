@@ -10,7 +10,6 @@ unwound by an exception that is none of its business, and the unit lets go of it
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -19,13 +18,14 @@ from typing import Any, TypeVar
 from django.core.exceptions import SynchronousOnlyOperation
 
 from workflow import payload
+from workflow.awaits import awaited, on_a_loop
 from workflow.conf import conf
 from workflow.definitions.handlers import finished, taken_arguments
 from workflow.definitions.rules import show
 from workflow.errors import Aborted, FailureCode, PayloadInvalid, StepKeyReused, WaitTimeout
 from workflow.failures import described_step
 from workflow.hands import Hands, Suspend, Wait
-from workflow.ledger import Host, Row, row_of
+from workflow.ledger import Host, Row, row_of, stray
 from workflow.plan import Boundary, StepWrite, compact
 from workflow.plan.waits import correlation_of, missed, published_text
 from workflow.signals import LEASE_LOST
@@ -48,6 +48,7 @@ class Steps:
 
     def __init__(self, attempt: Host) -> None:
         self._attempt = attempt
+        self._awaits = attempt.awaits
         self._phase = "compensate" if attempt.compensating else "run"
         self._used: set[str] = set()
         self._rows: dict[str, Row] | None = None
@@ -106,6 +107,7 @@ class Steps:
                 self._write(self._completed(key, "run", number, text, compensate is not None))
                 return normal  # type: ignore[no-any-return]
 
+    @awaited
     async def arun(
         self,
         key: str,
@@ -171,6 +173,7 @@ class Steps:
         with self.hands():
             self._slept(key, self._open(key, "sleep"), seconds)
 
+    @awaited
     async def asleep(self, key: str, seconds: Seconds) -> None:
         """`sleep`, for `async` handlers."""
         seconds = checked_seconds("seconds", seconds, zero=True)
@@ -205,6 +208,7 @@ class Steps:
             value = finished(poll(), self._attempt.signal)
             return self._polled(key, row, value, interval, timeout, self._write)  # type: ignore[no-any-return]
 
+    @awaited
     async def await_for(
         self,
         key: str,
@@ -280,6 +284,7 @@ class Steps:
             correlation = self._correlation(key, correlate, finished(self._correlated(correlate)))
             return self._park(key, event, correlation, row, timeout)
 
+    @awaited
     async def await_event(
         self,
         key: str,
@@ -356,12 +361,18 @@ class Steps:
             self.ended = suspended
             self._parked_by = threading.get_ident()
 
+    def strayed(self) -> str | None:
+        """What the handler has done wrong, if its replay has gone astray where it has to wait (see `stray`)."""
+        return (
+            None if self._rows is None else stray(self._rows, self._used, [wait.step for wait in self._waits])
+        )
+
     def _reused(self, reason: str) -> StepKeyReused:
         self.ended = StepKeyReused(reason)
         return self.ended
 
     def _open(self, key: str, kind: str) -> Row | None:
-        if self._attempt.is_async and _on_a_loop():
+        if self._attempt.is_async and on_a_loop():
             name = NAMES[kind]
             raise SynchronousOnlyOperation(
                 f"ctx.step.{name} would block the event loop: an async handler awaits ctx.step.a{name}"
@@ -483,11 +494,3 @@ class Steps:
             code = FailureCode(error.code)
         text = compact({**described_step(error, code, self._attempt.path), "attempt": self._attempt.number})
         return StepWrite(self._attempt.ordinal, self._phase, key, kind, "failed", attempt=number, error=text)
-
-
-def _on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -76,6 +76,31 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def test_a_step_that_is_never_awaited_fails_its_action_for_good() -> None:
+    async def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.arun("work", slow, "work")
+
+    handle = started(handler, attempts=5)
+    work_on(handle)
+    error = node(handle.status(), "w.s.a").error
+    assert error is not None
+    assert error["message"] == "step 'work': ctx.step.arun was never awaited"
+    assert (bodies, node(handle.status(), "w.s.a").attempt) == ([], 1)
+
+
+def test_keys_that_change_in_every_replay_fail_the_action_for_good() -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.run(f"charge-{time.monotonic_ns()}", bodies.append, "charge")
+        ctx.step.sleep(f"nap-{time.monotonic_ns()}", 0.1)
+
+    handle = started(handler, attempts=5)
+    work_on(handle)
+    error = node(handle.status(), "w.s.a").error
+    assert error is not None
+    assert "which the handler did not come to; keys must be the same" in error["message"]
+    assert (bodies, node(handle.status(), "w.s.a").attempt) == (["charge"] * 3, 1)
+
+
 def test_a_body_beside_a_sleep_is_not_called_again_while_it_is_at_work() -> None:
     async def handler(state: dict[str, Any], ctx: Any) -> None:
         got.append(

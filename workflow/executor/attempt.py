@@ -20,6 +20,7 @@ from django.db import DatabaseError, InterfaceError
 from pydantic import ValidationError
 
 from workflow import failpoints, retry
+from workflow.awaits import Awaits, NeverAwaited
 from workflow.conf import conf
 from workflow.context import Context
 from workflow.definitions import Action, TreeNode
@@ -31,7 +32,7 @@ from workflow.executor.interrupt import UserCode
 from workflow.executor.replay import Found, Replay, Strayed
 from workflow.executor.reports import Reports
 from workflow.executor.transactions import CheckpointRefused, Transaction, connect, was_applied
-from workflow.executor.values import Invalid, encode_output, refusals, validated
+from workflow.executor.values import NEVER_RETRIED, Invalid, encode_output, refusals, validated
 from workflow.failures import describe
 from workflow.hands import Suspend
 from workflow.payload import copy_json
@@ -46,14 +47,8 @@ from workflow.store.trouble import is_connection_lost
 logger = logging.getLogger("workflow")
 
 Outcome = Completed | Failed | Suspended
-NEVER_RETRIED = frozenset(
-    {
-        FailureCode.INPUT_INVALID,
-        FailureCode.OUTPUT_INVALID,
-        FailureCode.PAYLOAD_INVALID,
-        FailureCode.PRECHECK_FAILED,
-    }
-)
+FINAL = (Fatal, StepKeyReused, Strayed, NeverAwaited, CheckpointRefused)
+"""What no other attempt would mend, with what has a code in `NEVER_RETRIED`."""
 
 
 class Attempt:
@@ -79,6 +74,7 @@ class Attempt:
         self.number = start.attempt
         self.compensating = start.compensation
         self.signal = Signal()
+        self.awaits = Awaits()
         self.user_code = UserCode()
         self.made = time.monotonic()
         self.expired: tuple[FailureCode, float] | None = None
@@ -151,6 +147,8 @@ class Attempt:
         except BaseException as error:
             self.reports.put_back(self._untold)
             return self.failure(error)
+        finally:
+            self.awaits.close()
 
     def _begin(self) -> None:
         """User code is next. Raises `Aborted` when nobody waits for it any more."""
@@ -174,6 +172,8 @@ class Attempt:
             return self._conclude(value)
         except BaseException as error:
             return self.failure(error)
+        finally:
+            self.awaits.close()
 
     def _call_whole(self) -> Any:
         """Calls the handler, and waits for steps that are still at work in other threads when it has ended."""
@@ -190,6 +190,7 @@ class Attempt:
         finally:
             if (steps := self._last_steps()) is not None:
                 await steps.hands.aend()
+            await self.awaits.asettle()
 
     def _last_steps(self) -> Steps | None:
         """The handler has ended; the execution's steps, if there are any."""
@@ -227,13 +228,13 @@ class Attempt:
             found = self._found(error)
         else:
             found = self._found(None)
-        value = found.call(self._make_context())
-        if inspect.isawaitable(value):
+        if inspect.isawaitable(value := found.call(self._make_context())):
             await value
 
     def _found(self, error: BaseException | None) -> Found:
         """The way back that the handler has led to, if it has; `error` is what it has ended with."""
         self.signal.raise_if_aborted()
+        self.awaits.forgive()
         ended = None if self._replay is None else self._replay.ended
         if isinstance(ended, Found):
             self._is_replaying = False
@@ -329,6 +330,7 @@ class Attempt:
             signal=self.signal,
             report=self._report,
             steps=self._make_steps,
+            awaits=self.awaits,
         )
 
     def _idempotency_key(self) -> str:
@@ -379,6 +381,7 @@ class Attempt:
         failpoints.hit("attempt.after")
         if self._ended is not None:
             raise self._ended
+        self.awaits.require()
         if self.compensating:
             return Completed(
                 self.ordinal, None, None, notes=self.reports.take(), leaves_open=self._leaves_open
@@ -401,7 +404,9 @@ class Attempt:
 
     def _judged(self, error: BaseException, notes: Notes | None) -> Outcome:
         if isinstance(error, Suspend):
-            return Suspended(self.ordinal, error.delay, notes, error.steps)
+            if (strayed := self._strayed()) is None:
+                return Suspended(self.ordinal, error.delay, notes, error.steps)
+            error = strayed
         code = FailureCode.ACTION_FAILED
         cause = error
         if isinstance(error, Invalid):
@@ -410,14 +415,17 @@ class Attempt:
             code = FailureCode.PAYLOAD_INVALID
         elif isinstance(error, WaitTimeout):
             code = FailureCode.WAIT_TIMEOUT
-        final = (
-            isinstance(error, Fatal | StepKeyReused | Strayed | CheckpointRefused) or code in NEVER_RETRIED
-        )
+        final = isinstance(error, FINAL) or code in NEVER_RETRIED
         delay = retry.named_delay(error) if isinstance(error, Retry) else None
         if self.signal.aborted:
             delay = 0.0  # nobody takes this outcome any more, and the backoff is asked once
         described = describe(cause, code, self.path)
         return self.failed(described, delay=delay, final=final, notes=notes)
+
+    def _strayed(self) -> Strayed | None:
+        """Of a replay that is to wait: that it has gone another way than before, once too often."""
+        reason = self._steps.strayed() if self._is_resumed and self._steps is not None else None
+        return None if reason is None else Strayed(reason)
 
     def failed(
         self,

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from workflow.awaits import Awaits, awaited
 from workflow.definitions.handlers import taken_arguments
 from workflow.errors import WaitTimeout
 from workflow.failures import rebuilt
@@ -44,6 +45,8 @@ class Strayed(Exception):
 class Ledger(Protocol):
     """Where the rows are read from."""
 
+    awaits: Awaits
+
     def read(self, statement: Statement) -> Rows:
         """The rows of one statement."""
         ...
@@ -58,6 +61,7 @@ class Replay:
 
     def __init__(self, ledger: Ledger, run_id: str, node_id: str, key: str) -> None:
         self._ledger = ledger
+        self._awaits = ledger.awaits
         self._question: Statement = (sql.LOAD_STEPS, (run_id, node_id, "run"))
         self._key = key
         self._rows: dict[str, tuple[Any, ...]] | None = None
@@ -78,6 +82,7 @@ class Replay:
         self._load()
         return self._run(key, compensate)
 
+    @awaited
     async def arun(
         self,
         key: str,
@@ -95,6 +100,7 @@ class Replay:
         self._load()
         self._slept(key)
 
+    @awaited
     async def asleep(self, key: str, seconds: object) -> None:
         """`sleep`, for `async` handlers."""
         await self._aload(key)
@@ -105,6 +111,7 @@ class Replay:
         self._load()
         return self._waited(key)
 
+    @awaited
     async def await_for(self, key: str, poll: object, *args: object, **kwargs: object) -> Any:
         """`wait_for`, for `async` handlers."""
         await self._aload(key)
@@ -115,6 +122,7 @@ class Replay:
         self._load()
         return self._waited(key)
 
+    @awaited
     async def await_event(self, key: str, event: object, *args: object, **kwargs: object) -> Any:
         """`wait_event`, for `async` handlers."""
         await self._aload(key)

@@ -14,6 +14,16 @@ from workflow.errors import FailureCode, PayloadInvalid
 from workflow.executor.interrupt import TimedOut
 from workflow.plan import compact
 
+NEVER_RETRIED = frozenset(
+    {
+        FailureCode.INPUT_INVALID,
+        FailureCode.OUTPUT_INVALID,
+        FailureCode.PAYLOAD_INVALID,
+        FailureCode.PRECHECK_FAILED,
+    }
+)
+"""Codes of what another attempt would be refused for as well."""
+
 
 class Invalid(Exception):
     """User data that fails an action for good; `code` says which kind, `cause` is what a schema has raised."""

@@ -6,11 +6,13 @@ from typing import Final
 
 LOAD_STEPS: Final = """
 SELECT s.key, s.kind, s.status, s.attempt, s.value::text,
-       extract(epoch FROM s.deadline - now())::float8, s.error::text, s.wait_correlation
+       extract(epoch FROM s.deadline - now())::float8, s.error::text, s.wait_correlation,
+       extract(epoch FROM s.next_poll_at - now())::float8
 FROM workflow_step AS s
 WHERE s.run_id = %s::uuid AND s.node_id = %s::uuid AND s.phase = %s
+ORDER BY s.created_at, s.id
 """
-"""All steps of one execution, in one read however many there are."""
+"""All steps of one execution, the oldest first, in one read however many there are."""
 
 LOAD_UNDOABLE: Final = """
 SELECT s.run_id::text, s.node_id::text, s.key, s.completed_seq, coalesce(u.attempt, 0), coalesce(u.status = 'failed', false)
@@ -45,4 +47,4 @@ SUSPENDED: Final = """s.status = 'waiting' AND s.kind IN ('event', 'poll')
 """The ledger row `s` is one on which the handler of its node `n`, or that one's compensation, is suspended until an answer
 comes: what a command may settle, and a page offers to. A sleep is none."""
 
-LOAD_STEP: Final = LOAD_STEPS.rstrip() + " AND s.key = %s\n"
+LOAD_STEP: Final = LOAD_STEPS.replace("ORDER BY s.created_at, s.id", "AND s.key = %s")
