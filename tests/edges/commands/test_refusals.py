@@ -309,6 +309,19 @@ def test_names_of_queues_that_are_run_together_are_warned_of(manage, monkeypatch
     ]
 
 
+@pytest.mark.parametrize(
+    ("published", "said"),
+    [
+        ("tea.payd", 'no workflow here waits for "tea.payd"; did you mean "tea.paid"?\n'),
+        ("tea.paid", ""),
+        ("invoice.sent", ""),  # there may be others that wait for it
+    ],
+)
+def test_an_event_that_is_nearly_one_waited_for_is_published_with_a_word(manage, published, said):
+    result = manage("workflow:publish", published)
+    assert (result.code, result.out, result.err) == (0, f"Published {published}.\n", said)
+
+
 @pytest.fixture
 def sqlite(monkeypatch):
     """The database that `startproject` gives a project."""
