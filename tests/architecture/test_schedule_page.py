@@ -96,11 +96,23 @@ def test_a_turn_stays_taken_when_its_run_is_over_and_is_free_once_it_is_pruned()
 
 
 def test_what_is_missing_is_dispatched_and_nothing_else(catch_up: Callable[..., list[str]]) -> None:
-    workflows.dispatch("nightly-report", {"day": BEFORE[1]}, idempotency_key=f"report-{BEFORE[1]}")
+    workflows.dispatch("nightly-report", {"day": BEFORE[1]}, idempotency_key=f"nightly-{BEFORE[1]}")
     assert catch_up() == [BEFORE[0], *BEFORE[2:]]
     assert days() == BEFORE
     assert catch_up() == []
     assert catch_up(TODAY + timedelta(days=2)) == ["2026-03-09", "2026-03-10"]
+
+
+def test_days_that_the_tick_has_seen_to_are_not_missing(
+    page: dict[str, Any], catch_up: Callable[..., list[str]]
+) -> None:
+    day = page["tick"]().status().run.input["day"]
+    tomorrow = date.fromisoformat(day) + timedelta(days=1)
+    assert page["dispatch_next"]("nightly-report", [day]) is None
+    drain()
+    assert page["dispatch_next"]("nightly-report", [day]) is None
+    assert len(catch_up(tomorrow)) == page["DAYS"] - 1
+    assert days().count(day) == 1
 
 
 def test_two_that_catch_up_at_once_dispatch_each_day_once(page: dict[str, Any]) -> None:
