@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 import io
 import re
+import shutil
+import subprocess
+import sys
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +100,53 @@ def test_the_statements_of_the_docs_fit_the_tables(statement: str) -> None:
 def test_blocks_of_python_in_any_page_can_be_compiled(path: Path) -> None:
     for line, code in blocks(path):
         compile("\n" * (line - 1) + code, str(path), "exec")
+
+
+READ_THROUGH = ("README.md", "docs/quickstart.md")
+"""Pages whose blocks go on from one to the next. Elsewhere one goes on from those beneath its heading alone."""
+ANNOUNCED_NAMES = {
+    "docs/quickstart.md": ("INSTALLED_APPS", "BASE_DIR"),
+    "docs/how-to/deploy.md": ("INSTALLED_APPS",),
+    "docs/how-to/test-your-workflows.md": ("SHELF", "book_carrier"),
+    "docs/how-to/handle-payments-idempotently.md": ("charge",),
+}
+"""What the text of a page says is there."""
+
+
+def parts(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, code) of what belongs together, padded so that a line is the page's own."""
+    text = path.read_text(encoding="utf-8")
+    code: dict[int, str] = {}
+    for line, block in blocks(path):
+        above = [n for n, head in enumerate(text.splitlines()[: line - 2], 1) if re.match(r"##+ ", head)]
+        start = above[-1] if above and str(path.relative_to(ROOT)) not in READ_THROUGH else 0
+        before = code.get(start, "")
+        code[start] = before + "\n" * (line - 1 - before.count("\n")) + block
+    yield from code.items()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_blocks_of_python_use_they_import(path: Path) -> None:
+    ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or "ruff"
+    known = ANNOUNCED_NAMES.get(str(path.relative_to(ROOT)), ())
+    options = ["--isolated", "--select=F821", "--output-format=concise", f"--stdin-filename={path}.py"]
+    if known:
+        options += ["--config", f"builtins = {list(known)}"]
+    for _, code in parts(path):
+        found = subprocess.run(
+            [ruff, "check", *options, "-"], input=code, capture_output=True, text=True, check=False
+        )
+        assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_migrations_that_pages_name_are_the_newest() -> None:
+    newest = max(path.stem for path in (ROOT / "workflow" / "migrations").glob("[0-9]*.py"))
+    named = {
+        (path.name, migration)
+        for path in PAGES
+        for migration in re.findall(r'\("workflow", "(\d{4}_\w+)"\)', path.read_text(encoding="utf-8"))
+    }
+    assert named == {("tenants.md", newest)}
 
 
 # --- all pages ------------------------------------------------------------------------------------

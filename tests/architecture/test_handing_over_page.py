@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +26,12 @@ class Renderer:
     """The other system: what it is given waits until `work()` does it in a thread, with the page's own task."""
 
     def __init__(self) -> None:
-        page = shown(PAGE, "Hand work to another system", render_to_file=self.render_to_file)
+        films = ModuleType("shop.films")
+        films.__dict__["render_to_file"] = lambda film: self.render_to_file(film)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "shop", ModuleType("shop"))
+            patch.setitem(sys.modules, "shop.films", films)
+            page = shown(PAGE, "Hand work to another system")
         self.film, self.action, self.task = page["film"], page["render_film"], page["render"]
         page["enqueue"] = lambda film: self.enqueue(film)  # the page's own needs a broker
         self.given: list[tuple[str, str]] = []
