@@ -37,6 +37,7 @@ from workflow.errors import FailureCode
 from workflow.executor import Attempt, Desk, Execution, Question, clean_connections, execute
 from workflow.executor.attempt import Outcome
 from workflow.manager import arguments, workflows
+from workflow.manager.twins import plain
 from workflow.models import Job, Node
 from workflow.plan import Fact, HistoryRow
 from workflow.progress import announce as announce_history
@@ -60,6 +61,7 @@ MOST_DUE: Final = 3
 """Units that a `drain` which gives up names."""
 
 
+@plain("sync_to_async(drain)(...)")
 def drain(run_id: UUID | str | None = None, timeout: float | timedelta = 10) -> None:
     """Runs all that is due, here and now, until nothing is.
 
@@ -108,6 +110,7 @@ def _still_due(only: str | None) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
+@plain("sync_to_async(advance)(...)")
 def advance(seconds: float | timedelta) -> None:
     """As if so many seconds had passed: backoffs, sleeps, polls, deadlines of waits, and leases.
 
@@ -120,6 +123,7 @@ def advance(seconds: float | timedelta) -> None:
             cursor.execute(statement, {"seconds": interval})
 
 
+@plain("sync_to_async(settle)(...)")
 def settle(run_id: UUID | str, timeout: float | timedelta = 10) -> RunStatus:
     """Waits until a worker elsewhere has brought the run to its end; its final status, or `TimeoutError`.
 

@@ -15,6 +15,7 @@ from tests.support import rows
 from tests.support.definitions import ORDER, PHASES, PLAIN
 from workflow import RunNotFound, RunStatus, workflows
 from workflow.models import Node, Run
+from workflow.testing import drain
 
 pytestmark = pytest.mark.django_db
 
@@ -149,6 +150,16 @@ def test_what_is_no_run_id_is_no_run(run_id: Any) -> None:
             assert str(caught.value).isprintable()
             assert len(str(caught.value)) < 200
     assert len(queries) == 0
+
+
+def test_a_handle_in_place_of_its_run_id_is_told_as_such() -> None:
+    handle = workflows.dispatch(PLAIN)
+    for call in (*CALLS, drain):
+        with pytest.raises(
+            TypeError, match=r"^run_id must be a UUID or its text, not a RunHandle; take handle\.run_id$"
+        ):
+            call(handle)  # type: ignore[arg-type]
+    assert handle.status().run.status == "pending"
 
 
 def test_an_unknown_run_is_not_found_and_leaves_the_transaction_usable() -> None:

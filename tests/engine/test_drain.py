@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DataError, connection, transaction
 from django.test import override_settings
 
@@ -212,3 +215,22 @@ def test_without_use_tz_what_is_told_of_a_retry_is_when_it_is_due_as_the_history
     due, kept = (datetime.fromisoformat(data["due_at"]) for data in (row[5], entry.data))
     assert due == kept
     assert due.utcoffset() is not None
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        (lambda: workflows.list(), "workflows.alist"),
+        (lambda: workflows.publish("it-happened"), "workflows.apublish"),
+        (lambda: workflows.wait(ids.new_run_id(), 1), "workflows.await_finished"),
+        (lambda: workflows.dispatch(Workflow("w", stages=[Stage("s", run=str)])), "workflows.adispatch"),
+        (lambda: drain(), r"sync_to_async\(drain\)\(\.\.\.\)"),
+        (lambda: testing.advance(1), r"sync_to_async\(advance\)\(\.\.\.\)"),
+    ],
+)
+def test_async_code_is_told_what_to_await_instead(call: Callable[[], Any], instead: str) -> None:
+    async def wrong() -> None:
+        call()
+
+    with pytest.raises(SynchronousOnlyOperation, match=rf"cannot be called in async code: await {instead}$"):
+        asyncio.run(wrong())

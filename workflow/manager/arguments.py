@@ -1,7 +1,7 @@
 """Checks of the commands' arguments: what PostgreSQL would refuse is refused here, as a plain Python error.
 
 Each returns the value in the form that the store takes. A wrong type is ``TypeError``, a wrong value
-``ValueError``; a run id that is none is ``RunNotFound``, since no run can have it.
+``ValueError``; a run id that is none is ``RunNotFound``, since no run can have it, and a handle ``TypeError``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from workflow import states
 from workflow.errors import RunNotFound
+from workflow.results import RunHandle
 from workflow.times import FOR_EVER
 
 MAX_TEXT: Final = 255
@@ -31,7 +32,7 @@ MAX_BATCH: Final = 100_000
 
 
 def run_id(value: object) -> uuid.UUID:
-    """A run's id, given as a UUID or as its text."""
+    """A run's id, given as a UUID or as its text. A handle is refused by its name: it is the likeliest mistake."""
     if type(value) is uuid.UUID:
         return value
     try:
@@ -39,6 +40,8 @@ def run_id(value: object) -> uuid.UUID:
             return uuid.UUID(str(value))
     except ValueError:
         pass
+    if isinstance(value, RunHandle):
+        raise TypeError("run_id must be a UUID or its text, not a RunHandle; take handle.run_id")
     raise RunNotFound(f"no run has the id {_show(value)}")
 
 

@@ -7,10 +7,28 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def plain(instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """For what asks the database: where Django refuses that in async code, the error says what to await ``instead``."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def synchronous(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except SynchronousOnlyOperation as error:
+                hint = f"{function.__name__} cannot be called in async code: await {instead}"
+                raise SynchronousOnlyOperation(hint) from error
+
+        return synchronous
+
+    return decorate
 
 
 def twin(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:

@@ -22,7 +22,7 @@ from workflow.manager import arguments as check
 from workflow.manager.inputs import codec
 from workflow.manager.resets import to_reset
 from workflow.manager.statuses import to_status
-from workflow.manager.twins import twin
+from workflow.manager.twins import plain, twin
 from workflow.manager.waiting import Patience, refuse_endless
 from workflow.registry import registry
 from workflow.results import PausedQueueInfo, RunHandle, RunInfo, RunPage, RunStatus
@@ -60,6 +60,7 @@ class Workflows:
 
     # --- dispatch -------------------------------------------------------------------------------
 
+    @plain("workflows.adispatch")
     def dispatch(
         self,
         name_or_definition: Definition,
@@ -88,6 +89,7 @@ class Workflows:
         )
         return RunHandle(*store.dispatch(postgresql(), placement, run), self)
 
+    @plain("workflows.adispatch_many")
     def dispatch_many(
         self,
         name: Definition,
@@ -129,10 +131,12 @@ class Workflows:
 
     # --- looking --------------------------------------------------------------------------------
 
+    @plain("workflows.astatus")
     def status(self, run_id: RunId) -> RunStatus:
         """The run and its nodes in tree order, as one moment saw them."""
         return to_status(store.status(postgresql(), check.run_id(run_id)))
 
+    @plain("workflows.alist")
     def list(
         self,
         workflow: str | None = None,
@@ -157,6 +161,7 @@ class Workflows:
         items = [RunInfo(**row) for row in rows[:count]]
         return RunPage(items=items, next=str(items[-1].id) if len(rows) > count else None)
 
+    @plain("workflows.await_finished")
     def wait(self, run_id: RunId, timeout: _Delay = None) -> RunStatus:
         """The run's final status, once it is over; see ``RunHandle.wait``."""
         known, patience = _patience(run_id, timeout)
@@ -182,6 +187,7 @@ class Workflows:
 
     # --- steering -------------------------------------------------------------------------------
 
+    @plain("workflows.acancel")
     def cancel(
         self, run_id: RunId, reason: str | None = None, *, compensate: bool = False, by: str | None = None
     ) -> None:
@@ -198,6 +204,7 @@ class Workflows:
         undo = check.flag(compensate, "compensate")
         store.cancel(postgresql(), check.run_id(run_id), data, compensate=undo)
 
+    @plain("workflows.aretry")
     def retry(self, run_id: RunId, from_node: str | None = None, *, by: str | None = None) -> None:
         """Let a ``failed`` run go on from its failure, with fresh attempts.
 
@@ -210,6 +217,7 @@ class Workflows:
         data = {"retry": True, "from_node": path, "by": check.optional_text(by, "by")}
         store.retry(postgresql(), check.run_id(run_id), path, data, _to_reset)
 
+    @plain("workflows.aresume")
     def resume(self, run_id: RunId, payload: Any = None, *, by: str | None = None) -> None:
         """Satisfy all that the run is parked on with ``payload``, as if that had been the event's.
 
@@ -221,6 +229,7 @@ class Workflows:
         data = {"by": check.optional_text(by, "by")}
         store.resume(postgresql(), check.run_id(run_id), text, data)
 
+    @plain("workflows.apublish")
     def publish(
         self,
         type: str,  # noqa: A002
@@ -241,6 +250,7 @@ class Workflows:
             check.optional_text(event_id, "event_id"),
         )
 
+    @plain("workflows.aprune")
     def prune(self, days: float, batch_size: int = 1000) -> int:
         """Drop runs that finished ``days`` ago or earlier, with all that is theirs; returns how many.
 
@@ -251,6 +261,7 @@ class Workflows:
 
     # --- queues ---------------------------------------------------------------------------------
 
+    @plain("workflows.apause_queue")
     def pause_queue(
         self, queue: str, *, until: _Until = None, reason: str = "", by: str | None = None
     ) -> PausedQueueInfo:
@@ -269,6 +280,7 @@ class Workflows:
             raise ValueError("until must be in the future, by the database's clock")
         return found
 
+    @plain("workflows.aresume_queue")
     def resume_queue(self, queue: str, *, by: str | None = None) -> bool:
         """End the queue's pause and wake the workers; False when it was not paused. ``by`` is for the log."""
         name = check.text(queue, "queue", check.MAX_QUEUE)
@@ -278,6 +290,7 @@ class Workflows:
             logger.info("queue %r is resumed%s", name, f" by {ascii(who)[1:-1]}" if who else "")
         return resumed
 
+    @plain("workflows.apaused_queues")
     def paused_queues(self) -> Pauses:
         """The queues that are paused now, by name."""
         return pauses.paused(postgresql())
