@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from enum import Enum
+from inspect import isawaitable
 from types import GeneratorType
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from django.utils.functional import Promise
 from pydantic import Secret, SecretBytes, SecretStr
 from pydantic_core import to_json, to_jsonable_python
 
-from workflow.errors import PayloadInvalid
+from workflow.errors import Fatal, PayloadInvalid, Retry
 
 MAX_DEPTH = 200  # containers in one another
 MAX_DIGITS = 4300  # Python parses no longer whole number back
@@ -341,6 +342,8 @@ class _Walk:
         if isinstance(value, _SECRETS):
             return self.secret(value, depth)
         serializer = getattr(type(value), "__pydantic_serializer__", None)
+        if serializer is None and (advice := _advice(value)):
+            raise _Fault(f"{_a(value)} cannot be stored as JSON: {advice}")
         if serializer is not None:
             dump = _by_pydantic(lambda: serializer.to_python(value, mode="json", warnings=False), value)
             if self.hidden is not None and _is_masked(dump):
@@ -377,8 +380,6 @@ def _is_masked(dump: Any) -> bool:
 
 
 def _by_pydantic(serialise: Callable[[], Any], value: object) -> Any:
-    name = type(value).__name__
-    kind = f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
     try:
         return serialise()
     except RecursionError:
@@ -388,8 +389,23 @@ def _by_pydantic(serialise: Callable[[], Any], value: object) -> Any:
         if "Circular reference" in reason:
             raise _Fault("it contains itself") from None
         if "unknown type" in reason:
-            raise _Fault(f"{kind} cannot be stored as JSON ({reason})") from None
-        raise _Fault(f"{kind} cannot be stored as JSON ({type(error).__name__}: {reason})") from error
+            raise _Fault(f"{_a(value)} cannot be stored as JSON") from None
+        raise _Fault(f"{_a(value)} cannot be stored as JSON ({type(error).__name__}: {reason})") from error
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _advice(value: object) -> str | None:
+    """What was probably meant, where what is to be stored is a mistake of a known kind."""
+    if isawaitable(value):
+        return 'is an "await" missing?'
+    if isinstance(value, Fatal | Retry):
+        return "raise it instead of returning it"
+    advice = getattr(type(value), "instead_of_storing_it", None)
+    return advice if isinstance(advice, str) else None
 
 
 def _write(value: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
@@ -124,6 +124,8 @@ class RunHandle:
     run_id: uuid.UUID
     created: bool
     _commands: Commands = field(repr=False, compare=False)
+    instead_of_storing_it: ClassVar[str] = "take str(handle.run_id)"
+    """For the message of ``PayloadInvalid``."""
 
     def status(self) -> RunStatus:
         """The run as it is now. Raises ``RunNotFound`` once it is pruned."""

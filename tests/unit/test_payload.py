@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, Secret, SecretBytes, SecretStr, field_serializer
 
+from workflow import Fatal, Retry, RunHandle, workflows
 from workflow.errors import PayloadInvalid
 from workflow.payload import MAX_DEPTH, dumps, encode, normalise
 
@@ -266,6 +267,15 @@ def broken() -> Iterator[int]:
         ({"tree": cyclic_model()}, ".tree: it contains itself"),
         (nested(201), "[0][0][0][0][0][0]...[0][0][0][0]: nested deeper than 200 levels"),
         (nested(50_000), "[0][0][0][0][0][0]...[0][0][0][0]: nested deeper than 200 levels"),
+        (
+            {"answer": Fatal("x")},
+            ".answer: a Fatal cannot be stored as JSON: raise it instead of returning it",
+        ),
+        (Retry(delay=5), ": a Retry cannot be stored as JSON: raise it instead of returning it"),
+        (
+            RunHandle(UUID(int=1), created=True, _commands=workflows),
+            ": a RunHandle cannot be stored as JSON: take str(handle.run_id)",
+        ),
         ({"sour": Sour()}, ".sour: a Sour cannot be stored as JSON (PydanticSerializationError: "),
         ({"items": broken()}, ": RuntimeError while it was read: ran dry"),
     ],
@@ -416,3 +426,20 @@ class Loud(BaseModel):
 
 def test_a_serialiser_of_ones_own_has_the_last_word() -> None:
     assert encode(Loud(token="t0ken"), hidden=HIDDEN)[0] == {"token": "T0KEN**"}  # type: ignore[arg-type]
+
+
+def test_a_coroutine_that_was_never_awaited_is_told_as_such() -> None:
+    async def answer() -> int:
+        return 42
+
+    coroutine = answer()
+    with pytest.raises(PayloadInvalid) as caught:
+        dumps({"answer": coroutine})
+    coroutine.close()
+    assert str(caught.value) == 'payload.answer: a coroutine cannot be stored as JSON: is an "await" missing?'
+
+
+def test_what_cannot_be_stored_is_named_once() -> None:
+    with pytest.raises(PayloadInvalid) as caught:
+        dumps({"thing": object()})
+    assert str(caught.value) == "payload.thing: an object cannot be stored as JSON"
