@@ -67,6 +67,8 @@ class Registry:
             broken = ", ".join(dict.fromkeys(place for place, _ in self.faults))
             if broken:
                 hint += f" (faults were found in {broken}: see manage.py check)"
+            elif self._by_name and not hint:
+                hint = f"; registered are the Workflow objects at the top level of an app's {_MODULE}.py"
             # The cause is what one of them raised, for whoever sees no more than this.
             cause = self.faults[0][1] if self.faults else None
             raise WorkflowUnknown(f"no workflow is registered as {show(name)}{hint}") from cause

@@ -212,7 +212,8 @@ def test_the_decorator_takes_functions_alone(thing):
         ({"input": "OrderInput"}, "input= takes a type, not its name 'OrderInput'"),
         ({"input": object()}, "can't build a schema from input="),
         ({"input": OrderInput(order_id="1")}, "input= takes a model, not an instance of OrderInput"),
-        ({"output": {"order_id": str}}, "can't build a schema from output="),
+        ({"output": {"order_id": str}}, "output= takes a pydantic model or a type, not a dict"),
+        ({"input": [int]}, "input= takes a pydantic model or a type, not a list"),
     ],
 )
 def test_options_that_cannot_be_right(options, message):

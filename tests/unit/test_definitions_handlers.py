@@ -188,3 +188,21 @@ def test_a_backoff_function_takes_the_attempt_and_is_not_async(backoff, message)
     with pytest.raises(WorkflowInvalid, match=f'Action "a": backoff= .*{message}'):
         Action("a", one, backoff=backoff)
     assert Action("a", one, backoff=one).backoff is one
+
+
+def test_a_method_whose_self_nobody_would_give_is_refused():
+    rule = r'^Action "one": run= takes a function, Methods\.one is a method: nothing is there to be its self$'
+    with pytest.raises(WorkflowInvalid, match=rule):
+        Action("one", Methods.one)
+    with pytest.raises(WorkflowInvalid, match=r"when= takes a function, Methods\.one is a method"):
+        Action("a", one, when=Methods.one)
+    assert Action("one", Methods().one).run_handler.wants_ctx is False
+
+
+def test_a_handler_that_has_the_context_first_is_refused():
+    def reversed_order(ctx, state): ...
+
+    with pytest.raises(
+        WorkflowInvalid, match=r"run= is called with the context second: .*reversed_order has ctx first"
+    ):
+        Action("a", reversed_order)

@@ -84,6 +84,12 @@ def taken_arguments(fn: object, place: str, option: str) -> int:
     return 2 if make_handler(fn, place, option, ctx=True).wants_ctx else 1
 
 
+def check_callable(fn: object, place: str) -> None:
+    """Raises ``TypeError`` where a step is given something else to call."""
+    if not callable(fn):
+        raise TypeError(f"{place} needs a callable, not {show(fn)}")
+
+
 def make_backoff(backoff: object, place: str) -> float | Callable[[int], Any] | None:
     """A backoff as seconds, as a plain callable of the failed attempt's number, or None for the default."""
     if backoff is None:
@@ -127,6 +133,7 @@ def _wants_ctx(fn: Callable[..., Any], place: str, option: str, ctx: bool) -> bo
     required = [p for p in positional if p.default is _Parameter.empty]
     star = any(p.kind is _Parameter.VAR_POSITIONAL for p in parameters)
     most = 2 if ctx else 1
+    _check_first(positional, fn, place, option)
     for parameter in parameters:
         if parameter.kind is _Parameter.KEYWORD_ONLY and parameter.default is _Parameter.empty:
             raise fault(
@@ -138,6 +145,16 @@ def _wants_ctx(fn: Callable[..., Any], place: str, option: str, ctx: bool) -> bo
     if not ctx:
         return False
     return _gets_ctx(positional[1]) if len(positional) > 1 else star
+
+
+def _check_first(positional: list[inspect.Parameter], fn: object, place: str, option: str) -> None:
+    first = positional[0].name if positional else ""
+    if first == "self":
+        raise fault(
+            place, f"{option} takes a function, {label(fn)} is a method: nothing is there to be its self"
+        )
+    if first == "ctx" and len(positional) > 1:
+        raise fault(place, f"{option} is called with the context second: {label(fn)} has ctx first")
 
 
 def _gets_ctx(second: inspect.Parameter) -> bool:

@@ -195,6 +195,8 @@ def check_schema(schema: Any, place: str, option: str) -> TypeAdapter[Any] | Non
         raise fault(place, f"{option} takes a type, not its name {show(schema)}")
     if isinstance(schema, BaseModel):  # some releases of pydantic would take it for its class
         raise fault(place, f"{option} takes a model, not an instance of {type(schema).__name__}")
+    if isinstance(schema, dict | list | tuple | set):
+        raise fault(place, f"{option} takes a pydantic model or a type, not a {type(schema).__name__}")
     try:
         return TypeAdapter(schema)
     except (
