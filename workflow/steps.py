@@ -20,14 +20,13 @@ from django.core.exceptions import SynchronousOnlyOperation
 from workflow import payload
 from workflow.awaits import awaited, on_a_loop
 from workflow.conf import conf
-from workflow.definitions.handlers import finished, taken_arguments
-from workflow.definitions.rules import show
+from workflow.definitions.handlers import check_callable, finished, taken_arguments
 from workflow.errors import Aborted, FailureCode, PayloadInvalid, StepKeyReused, WaitTimeout
 from workflow.failures import described_step
 from workflow.hands import Hands, Suspend, Wait
 from workflow.ledger import Host, Row, row_of, stray
 from workflow.plan import Boundary, StepWrite, compact
-from workflow.plan.waits import correlation_of, missed, published_text
+from workflow.plan.waits import correlation_of, missed, published_text, value_at
 from workflow.signals import LEASE_LOST
 from workflow.sql import ledger as sql
 from workflow.times import FOR_EVER, Seconds, checked_seconds, checked_wait
@@ -148,15 +147,14 @@ class Steps:
     def _check_run(
         self, key: str, fn: object, lease: Seconds, attempts: int, compensate: Callable[..., Any] | None
     ) -> float:
-        if not callable(fn):
-            raise TypeError(f"step {key!r} needs a callable, not {show(fn)}")
+        check_callable(fn, f"step {key!r}")
         if compensate is not None:
             taken_arguments(compensate, f"step {key!r}", "compensate=")
             if self._attempt.compensating:
                 raise ValueError(f"step {key!r}: compensate= in a compensation, which nothing undoes")
         if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1_000_000:
-            raise ValueError(f"attempts is a number from 1 to 1,000,000, not {attempts!r}")
-        return checked_seconds("lease", lease, zero=False)
+            raise ValueError(f"step {key!r}: attempts is a number from 1 to 1,000,000, not {attempts!r}")
+        return checked_seconds(f"step {key!r}: lease", lease, zero=False)
 
     def _encode(self, key: str, value: Any) -> tuple[Any, str]:
         """A step's result as it is kept, and as every replay gives it. Raises `PayloadInvalid`."""
@@ -169,14 +167,14 @@ class Steps:
         """Lets so many seconds (or a `timedelta`) pass, without a slot, a thread or a lease; the end is fixed when
         it begins.
         """
-        seconds = checked_seconds("seconds", seconds, zero=True)
+        seconds = checked_seconds(f"step {key!r}: seconds", seconds, zero=True)
         with self.hands():
             self._slept(key, self._open(key, "sleep"), seconds)
 
     @awaited
     async def asleep(self, key: str, seconds: Seconds) -> None:
         """`sleep`, for `async` handlers."""
-        seconds = checked_seconds("seconds", seconds, zero=True)
+        seconds = checked_seconds(f"step {key!r}: seconds", seconds, zero=True)
         async with self.hands():
             self._slept(key, await self._aopen(key, "sleep"), seconds)
 
@@ -199,7 +197,8 @@ class Steps:
         Asked every `interval`, by one poller at a time; after `timeout` (None: never) `WaitTimeout` is raised.
         Both are seconds or a `timedelta`. An exception of `poll` is the handler's.
         """
-        interval, timeout = checked_wait(interval, timeout)
+        check_callable(poll, f"step {key!r}")
+        interval, timeout = checked_wait(key, interval, timeout)
         with self.hands():
             row = self._open(key, "poll")
             if row is not None and row.status == "completed":
@@ -217,7 +216,8 @@ class Steps:
         timeout: Seconds | None = 86_400,
     ) -> T:
         """`wait_for`, for `async` handlers; `poll` may be `async` or plain."""
-        interval, timeout = checked_wait(interval, timeout)
+        check_callable(poll, f"step {key!r}")
+        interval, timeout = checked_wait(key, interval, timeout)
         async with self.hands():
             row = await self._aopen(key, "poll")
             if row is not None and row.status == "completed":
@@ -272,7 +272,7 @@ class Steps:
         `correlate` is a key of the state or a function of it, as for a wait stage. After `timeout`, seconds or a
         `timedelta` (None: never), `WaitTimeout` is raised.
         """
-        _, timeout = checked_wait(1, timeout)
+        _, timeout = checked_wait(key, 1, timeout)
         with self.hands():
             row = self._open(key, "event")
             if row is not None and row.status == "completed":
@@ -293,7 +293,7 @@ class Steps:
         timeout: Seconds | None = 86_400,
     ) -> Any:
         """`wait_event`, for `async` handlers."""
-        _, timeout = checked_wait(1, timeout)
+        _, timeout = checked_wait(key, 1, timeout)
         async with self.hands():
             row = await self._aopen(key, "event")
             if row is not None and row.status == "completed":
@@ -333,17 +333,17 @@ class Steps:
         raise self._suspended(self._left(row, timeout), step, row)
 
     def _correlated(self, correlate: str | Callable[[dict[str, Any]], str] | None) -> Any:
-        """What `correlate` makes of the state; an awaitable of a plain wrapper around an async function."""
-        state = self._attempt.state
+        """What `correlate` makes of the state, or itself where it is a key; an awaitable of a plain wrapper around an
+        async function."""
         if callable(correlate):
-            return correlate(payload.copy_json(state))
-        return None if correlate is None else state.get(correlate)
+            return correlate(payload.copy_json(self._attempt.state))
+        return correlate
 
     def _correlation(self, key: str, correlate: object, value: Any) -> str | None:
         if correlate is None:
             return None
         try:
-            return correlation_of(value)
+            return correlation_of(value_at(correlate, self._attempt.state) if value is correlate else value)
         except (ValueError, TypeError) as error:
             raise ValueError(f"step {key!r}: correlate={correlate!r}: {error}") from None
 

@@ -31,10 +31,12 @@ def checked_seconds(name: str, value: Seconds, *, zero: bool) -> float:
     return float(value)
 
 
-def checked_wait(interval: Seconds, timeout: Seconds | None) -> tuple[float, float | None]:
-    """The same for both of a wait."""
-    seconds = checked_seconds("interval", interval, zero=False)
-    return seconds, None if timeout is None else checked_seconds("timeout", timeout, zero=False)
+def checked_wait(key: object, interval: Seconds, timeout: Seconds | None) -> tuple[float, float | None]:
+    """The same for both of the wait of a step."""
+    seconds = checked_seconds(f"step {key!r}: interval", interval, zero=False)
+    return seconds, None if timeout is None else checked_seconds(
+        f"step {key!r}: timeout", timeout, zero=False
+    )
 
 
 def aware(at: datetime, using: str) -> datetime:

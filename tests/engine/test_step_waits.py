@@ -175,3 +175,48 @@ def test_any_answer_but_none_ends_a_poll(answer: Any) -> None:
         return {"got": ctx.step.wait_for("ready", lambda: answer)}
 
     assert run_through(stepping(handler)).run.state == {"got": answer}
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("oder", 'there is no such key; did you mean "order"?'),
+        (
+            "order.id",
+            'there is no such key; nested values need a function: lambda state: state["order"]["id"]',
+        ),
+        ("order", "a value of type dict cannot be the correlation of an event"),
+    ],
+)
+def test_a_step_that_correlates_with_what_the_state_has_not_says_why(key: str, why: str) -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        ctx.step.wait_event("paid", "it-happened", correlate=key)
+
+    error = node(run_through(stepping(handler, attempts=1), {"order": {"id": "o-1"}}), "w.s.act").error
+    assert error is not None
+    assert error["message"] == f"step 'paid': correlate='{key}': {why}"
+
+
+WRONG: dict[str, Callable[[Any], Any]] = {
+    "needs a callable, not 5": lambda step: step.wait_for("k", 5),
+    "needs a callable, not None": lambda step: step.run("k", None),
+    "seconds is a number of seconds or a timedelta, not '5'": lambda step: step.sleep("k", "5"),
+    "interval is a number of seconds above 0, up to 315,576,000, not 0": lambda step: step.wait_for(
+        "k", str, interval=0
+    ),
+    "timeout is a number of seconds or a timedelta, not 'x'": lambda step: step.wait_event(
+        "k", "e", timeout="x"
+    ),
+    "lease is a number of seconds or a timedelta, not 'x'": lambda step: step.run("k", str, lease="x"),
+    "attempts is a number from 1 to 1,000,000, not 0": lambda step: step.run("k", str, attempts=0),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_step_that_is_called_wrongly_is_named(message: str) -> None:
+    def handler(state: dict[str, Any], ctx: Any) -> None:
+        WRONG[message](ctx.step)
+
+    error = node(run_through(stepping(handler, attempts=1)), "w.s.act").error
+    assert error is not None
+    assert error["message"] == f"step 'k': {message}".replace("': needs", "' needs")

@@ -17,13 +17,22 @@ def park(wait: WaitFor, state: dict[str, Any], answered: str | None, path: str) 
     if not isinstance(wait.correlate, str):
         return Park(wait.event, answered, wait.timeout)
     try:
-        if wait.correlate not in state:
-            raise ValueError(f"there is no such key{did_you_mean(wait.correlate, state)}")
-        correlation = correlation_of(state[wait.correlate])
+        correlation = correlation_of(value_at(wait.correlate, state))
     except ValueError as error:
         message = f'correlate="{wait.correlate}" in the state: {error}'
         raise Unfit(fault(FailureCode.ACTION_FAILED, message, path)) from None
     return Park(wait.event, correlation, wait.timeout)
+
+
+def value_at(key: object, state: dict[str, Any]) -> Any:
+    """What stands under a key of the state. Raises ValueError when there is none."""
+    if key in state:
+        return state[key]
+    hint = did_you_mean(key, state)
+    if isinstance(key, str) and "." in key:
+        names = "".join(f'["{name}"]' for name in key.split("."))
+        hint = f"; nested values need a function: lambda state: state{names}"
+    raise ValueError(f"there is no such key{hint}")
 
 
 def correlation_of(value: Any) -> str:
