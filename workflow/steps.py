@@ -361,12 +361,6 @@ class Steps:
             self.ended = suspended
             self._parked_by = threading.get_ident()
 
-    def strayed(self) -> str | None:
-        """What the handler has done wrong, if its replay has gone astray where it has to wait (see `stray`)."""
-        return (
-            None if self._rows is None else stray(self._rows, self._used, [wait.step for wait in self._waits])
-        )
-
     def _reused(self, reason: str) -> StepKeyReused:
         self.ended = StepKeyReused(reason)
         return self.ended
@@ -494,3 +488,10 @@ class Steps:
             code = FailureCode(error.code)
         text = compact({**described_step(error, code, self._attempt.path), "attempt": self._attempt.number})
         return StepWrite(self._attempt.ordinal, self._phase, key, kind, "failed", attempt=number, error=text)
+
+
+def strayed(steps: Steps) -> str | None:
+    """What a handler has done wrong, if its replay has gone astray where it has to wait (see `stray`)."""
+    if steps._rows is None:
+        return None
+    return stray(steps._rows, steps._used, [wait.step for wait in steps._waits])

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from asgiref.sync import iscoroutinefunction
 from django.test import override_settings
 
 import workflow
@@ -245,8 +246,8 @@ def test_durable_steps_and_their_twins() -> None:
     table = rows(section(page("context-and-steps"), "ctx.step"))
     plain, twins = ({row[index].strip("`") for row in table} for index in (0, 1))
     assert plain | twins == public(Steps)
-    assert all(inspect.iscoroutinefunction(getattr(Steps, name)) for name in twins)
-    assert not any(inspect.iscoroutinefunction(getattr(Steps, name)) for name in plain)
+    assert all(iscoroutinefunction(getattr(Steps, name)) for name in twins)
+    assert not any(iscoroutinefunction(getattr(Steps, name)) for name in plain)
 
 
 @pytest.mark.parametrize("name", ["run", "sleep", "wait_for", "wait_event"])

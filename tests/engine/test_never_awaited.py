@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from asgiref.sync import iscoroutinefunction
 
 from tests.support.runs import node, run_through
 from tests.support.stepping import calls, clear, note, stepping
@@ -186,7 +187,7 @@ def test_a_handler_that_is_called_again_to_undo_a_step_leaves_what_it_had_not_co
 def test_the_twins_are_still_functions_of_coroutines() -> None:
     async def handler(state: dict[str, Any], ctx: Any) -> Any:
         coroutine = ctx.step.arun("one", note, 1)
-        calls.append((asyncio.iscoroutinefunction(ctx.step.arun), inspect.iscoroutine(coroutine)))
+        calls.append((iscoroutinefunction(ctx.step.arun), inspect.iscoroutine(coroutine)))
         await coroutine
 
     run_through(stepping(handler))

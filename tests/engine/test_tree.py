@@ -223,7 +223,7 @@ def test_a_gate_that_raises_fails_its_node_and_nobody_else() -> None:
     assert statuses(status)["w.a.y"] == "completed"
     assert status.run.error is not None
     assert (status.run.error["code"], status.run.error["type"]) == ("ACTION_FAILED", "KeyError")
-    assert status.run.error["message"] == "when: 'total'"
+    assert status.run.error["message"] == "'total'"
     assert status.run.error["traceback"].endswith("KeyError: 'total'")
 
 

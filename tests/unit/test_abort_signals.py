@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 
+from workflow.awaits import Awaits
 from workflow.context import Context
 from workflow.errors import Aborted
 from workflow.signals import CANCELLED, TIMEOUT, Signal
@@ -82,6 +83,7 @@ def test_every_report_of_a_handler_that_was_asked_to_stop_tells_it_so(
         signal=signal,
         report=lambda name, progress, data: told.append(name),
         steps=steps,
+        awaits=Awaits(),
     )
     call(ctx)
     signal.abort(CANCELLED)

@@ -38,7 +38,7 @@ from workflow.hands import Suspend
 from workflow.payload import copy_json
 from workflow.plan import Boundary, Completed, Failed, Notes, Start, Suspended, fault
 from workflow.signals import SHUTDOWN, TIMEOUT, Signal
-from workflow.steps import Steps
+from workflow.steps import Steps, strayed
 from workflow.store.claims import ClaimedRun
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.settle import Lease, Rejected, Settlement
@@ -404,9 +404,9 @@ class Attempt:
 
     def _judged(self, error: BaseException, notes: Notes | None) -> Outcome:
         if isinstance(error, Suspend):
-            if (strayed := self._strayed()) is None:
+            if (astray := self._strayed()) is None:
                 return Suspended(self.ordinal, error.delay, notes, error.steps)
-            error = strayed
+            error = astray
         code = FailureCode.ACTION_FAILED
         cause = error
         if isinstance(error, Invalid):
@@ -424,7 +424,7 @@ class Attempt:
 
     def _strayed(self) -> Strayed | None:
         """Of a replay that is to wait: that it has gone another way than before, once too often."""
-        reason = self._steps.strayed() if self._is_resumed and self._steps is not None else None
+        reason = strayed(self._steps) if self._is_resumed and self._steps is not None else None
         return None if reason is None else Strayed(reason)
 
     def failed(

@@ -13,7 +13,7 @@ from workflow.conf import conf
 from workflow.definitions import Action, Stage, Tree
 from workflow.definitions.handlers import Handler
 from workflow.errors import FailureCode, PayloadInvalid
-from workflow.failures import MESSAGE_LIMIT, clean_text, describe
+from workflow.failures import describe
 from workflow.plan import Answered, Ask, Checked, Completed, Fact, Refused, fault
 from workflow.plan.faults import Unfit
 from workflow.plan.outputs import validated
@@ -67,19 +67,19 @@ class Question:
             return await self._check(call)
         if self._ask.event is not None:
             return await self._pick(call, self._ask.event)
-        code, asked = FailureCode.ACTION_FAILED, "when"
+        code = FailureCode.ACTION_FAILED
         try:
             when = self._definition.when_handler
             if when is not None and not await call(when, payload.copy_json(self._ask.state)):
                 return Answered(self.ordinal, go=False)
             precheck = self._definition.precheck_handler
             if precheck is not None:
-                code, asked = FailureCode.PRECHECK_FAILED, ""  # the code says who it was
+                code = FailureCode.PRECHECK_FAILED
                 await call(precheck, payload.copy_json(self._ask.state))
-            code, asked = FailureCode.ACTION_FAILED, "correlate"
+                code = FailureCode.ACTION_FAILED
             return Answered(self.ordinal, go=True, correlation=await self._correlation(call))
         except BaseException as error:
-            return Refused(self.ordinal, _told_by(asked, describe(error, code, self.path)))
+            return Refused(self.ordinal, describe(error, code, self.path))
 
     async def _check(self, call: Call) -> Fact:
         def check(value: Any) -> tuple[Any, str]:
@@ -99,8 +99,10 @@ class Question:
             return None
         value = await call(wait.correlate_handler, payload.copy_json(self._ask.state))
         if not isinstance(value, str):
-            raise TypeError(f"a value of type {type(value).__name__} was returned; it must return a string")
-        return published_text(value, "what it returns")
+            raise TypeError(
+                f"correlate returned a value of type {type(value).__name__}; it must return a string"
+            )
+        return published_text(value, "what correlate returns")
 
     async def _pick(self, call: Call, event: dict[str, Any]) -> Fact:
         assert isinstance(self._definition, Stage) and self._definition.wait_for is not None
@@ -113,10 +115,9 @@ class Question:
             UUID(event["id"]),
             datetime.fromisoformat(event["at"]),
         )
-        code, asked = FailureCode.ACTION_FAILED, "pick"
+        code = FailureCode.ACTION_FAILED
         try:
             value = await call(handler, picked)
-            asked = ""
             if value is None:
                 return Completed(self.ordinal, None, None)
             return Completed(
@@ -125,11 +126,4 @@ class Question:
         except BaseException as error:
             if isinstance(error, PayloadInvalid):
                 code = FailureCode.PAYLOAD_INVALID
-            return Refused(self.ordinal, _told_by(asked, describe(error, code, self.path)))
-
-
-def _told_by(name: str, error: dict[str, Any]) -> dict[str, Any]:
-    """A described error whose message begins with who raised it, for the node is asked several; "" is left out."""
-    if name:
-        error["message"] = clean_text(f"{name}: {error['message']}", MESSAGE_LIMIT)
-    return error
+            return Refused(self.ordinal, describe(error, code, self.path))
