@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,9 +17,6 @@ from django.utils.module_loading import module_has_submodule
 from workflow.definitions import Pipeline, Workflow
 from workflow.definitions.rules import did_you_mean, fault, quote, show
 from workflow.errors import VersionConflict, WorkflowInvalid, WorkflowUnknown
-from workflow.texts import one_line
-
-logger = logging.getLogger("workflow")
 
 Fault = tuple[str, WorkflowInvalid | VersionConflict]
 
@@ -97,21 +93,18 @@ class Registry:
     def autodiscover(self) -> None:
         """Import each installed app's ``workflows.py`` and register its module-level definitions.
 
-        Whatever a module raises goes to ``faults``, and into the log with its traceback if it is no breach of our
-        rules: who looks at runs or stops one must not be kept from it by a slip elsewhere. No worker starts with it.
-        Workflows of all modules come first, and a pipeline whose name is a workflow's is not registered on
-        its own: the name would stand for two things. Can be called again.
+        What is wrong with definitions goes to ``faults``, with the module's line; others propagate, as from an
+        ``admin.py``. Workflows of all modules come first, and a pipeline whose name is a workflow's is not
+        registered on its own: the name would stand for two things. Can be called again.
         """
         faults: list[Fault] = []
         modules: list[ModuleType] = []
         for app in apps.get_app_configs():
             try:
                 modules.extend(_import_workflows(app))
-            except Exception as error:
+            except (WorkflowInvalid, VersionConflict) as error:
                 place = f"{app.name}.{_MODULE}"
                 faults.append((place, _at_import(place, app.path, error)))
-                if not isinstance(error, WorkflowInvalid | VersionConflict):
-                    logger.error("%s cannot be imported, its workflows are unknown", place, exc_info=error)
         for kind in (Workflow, Pipeline):
             for module, definition in _definitions(modules, kind):
                 try:
@@ -180,18 +173,17 @@ def _definitions(
                 yield module, value
 
 
-def _at_import(place: str, folder: str, error: Exception) -> WorkflowInvalid | VersionConflict:
+def _at_import(
+    place: str, folder: str, error: WorkflowInvalid | VersionConflict
+) -> WorkflowInvalid | VersionConflict:
     """The fault of a module that raised ``error``, its cause; ends with the module's line, if one is known."""
     lines = [
         f" ({relpath(frame.f_code.co_filename, folder)}:{line})"
         for frame, line in walk_tb(error.__traceback__)
         if f"{frame.f_globals.get('__name__')}.".startswith(f"{place}.")
     ]
-    where = lines[-1] if lines else ""
-    if isinstance(error, WorkflowInvalid | VersionConflict):
-        found = type(error)(f"{error}{where}")
-    else:
-        found = WorkflowInvalid(f"{type(error).__name__}: {one_line(error)}{where}")
+    kind = VersionConflict if isinstance(error, VersionConflict) else WorkflowInvalid
+    found = kind(f"{error}{lines[-1] if lines else ''}")
     found.__cause__ = error
     return found
 
