@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from tests.support import invariants
 from tests.support.crash import called, calls, dispatch, finished, make_due, node, status
-from tests.support.workers import Launcher, Worker, eventually
+from tests.support.workers import SETTINGS, Launcher, Worker, eventually
 from tests.worker.test_stopping import ready
 from workflow import states, workflows
 from workflow.models import Job, PausedQueue, Run
@@ -19,13 +19,17 @@ pytestmark = pytest.mark.crash
 
 
 def passed_by(*workers: Worker) -> None:
-    """Each of the workers has claimed what came later, with a lower priority: so it has had its chance at all else."""
+    """Each of the workers has claimed what came later, with a lower priority: so it has had its chance at all else.
+
+    With several there is more of it than the one that goes first can take.
+    """
     left = {worker.pid for worker in workers}
 
     def seen() -> bool:
-        handle = dispatch("plain", {"plain.s.a": ["sleep:0.1"]}, priority=-10)
-        finished(handle)
-        left.difference_update(pid for _, pid, _ in calls(handle, "plain.s.a"))
+        count = 1 if len(workers) == 1 else 3 * SETTINGS["CONCURRENCY"]
+        handles = [dispatch("plain", {"plain.s.a": ["sleep:0.1"]}, priority=-10) for _ in range(count)]
+        finished(*handles)
+        left.difference_update(pid for handle in handles for _, pid, _ in calls(handle, "plain.s.a"))
         return not left
 
     for worker in workers:

@@ -52,7 +52,10 @@ def test_without_the_tables_one_line_says_what_to_do(start, environment, argumen
     assert finish(start(*arguments)) == (
         1,
         "",
-        "CommandError: the workflow tables are missing from the database: run manage.py migrate\n",
+        (
+            "CommandError: migrations of workflow are not applied "
+            "(0001_initial, 0002_storage, 0003_dispatch_function, ...): run manage.py migrate\n"
+        ),
     )
 
 
