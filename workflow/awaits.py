@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
@@ -15,6 +16,7 @@ from workflow.definitions.rules import show
 
 TURNS: Final = 8
 """Of the loop, in which a task that was created, and has not begun, begins what it was given."""
+MOST_TURNS: Final = 4096
 FEW: Final = 64
 """So many are kept before those that have begun are forgotten."""
 
@@ -53,13 +55,16 @@ class Awaits:
     async def asettle(self) -> None:
         """The handler has ended; returns when nothing begins any more that a task was created for. For as long as
         something does, for a task may have waited for another one to begin."""
-        left = len(self._unbegun())
+        turns, left = TURNS, len(self._unbegun())
         while left:
-            for _ in range(TURNS):
+            for _ in range(turns):
                 await asyncio.sleep(0)
             before, left = left, len(self._unbegun())
-            if left == before:
+            if left >= before:
                 return
+            turns = min(
+                2 * turns, MOST_TURNS
+            )  # thousands that begin a few at a time are not counted each time
 
     def require(self) -> None:
         """Raises `NeverAwaited` if something has not begun. One that was closed is none: that is no oversight."""
@@ -74,7 +79,10 @@ class Awaits:
         """Nothing begins any more, and Python has nothing to warn of."""
         for coroutine in [*(made[0] for made in self._unbegun()), *self._forgiven]:
             if _is_unbegun(coroutine):
-                coroutine.close()
+                with suppress(ValueError, RuntimeError):  # another thread has begun it just now
+                    coroutine.close()
+        with self._lock:
+            self._made, self._forgiven = [], []
 
     def _unbegun(self) -> list[tuple[Coroutine[Any, Any, Any], str, object]]:
         if not self._made:

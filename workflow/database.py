@@ -6,7 +6,7 @@ import pkgutil
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils.connection import ConnectionDoesNotExist
 
@@ -62,7 +62,7 @@ def unmigrated() -> str | None:
     """
     try:
         missing = unapplied()
-    except (DatabaseError, ConnectionDoesNotExist):
+    except (Error, ConnectionDoesNotExist):
         return None
     return f"{not_applied(missing)}: run {migrate()}" if missing else None
 

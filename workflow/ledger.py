@@ -6,13 +6,16 @@ import json
 import time
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from workflow.awaits import Awaits
 from workflow.plan import Boundary, StepWrite
 from workflow.signals import Signal
 from workflow.store.pipeline import Rows, Statement
 from workflow.store.settle import Lease
+
+MOST_ASTRAY: Final = 16
+"""Replays that are counted in what marks a wait, which holds the attempt's number as well."""
 
 
 class Host(Protocol):
@@ -66,10 +69,12 @@ class Row:
     is_due: bool
     """It is a wait that was over, or to be looked after, when it was read."""
 
-    @property
-    def astray(self) -> int:
-        """How many replays in a row had gone astray when this wait began, see `stray`. It is kept as its attempt."""
-        return max(self.attempt - 1, 0) if self.kind != "run" else 0
+    def astray(self, number: int) -> int:
+        """How many replays in a row of the attempt of that number had gone astray when this wait began, see `stray`.
+        It is kept as the row's attempt.
+        """
+        mark = self.attempt - 1 if self.kind != "run" else 0
+        return mark % MOST_ASTRAY if mark // MOST_ASTRAY == number else 0
 
 
 def row_of(row: tuple[Any, ...]) -> Row:
@@ -82,9 +87,12 @@ def row_of(row: tuple[Any, ...]) -> Row:
     return Row(kind, status, attempt, _json(value), end, _json(error), correlation, is_due)
 
 
-def stray(rows: Mapping[str, Row], used: Container[str], waits: Iterable[StepWrite]) -> str | None:
+def stray(
+    rows: Mapping[str, Row], used: Container[str], waits: Iterable[StepWrite], number: int
+) -> str | None:
     """Looks at a replay that ends in these `waits`, having come to the steps `used`; `rows` is the ledger as it was
-    read, the oldest first.
+    read, the oldest first. Only replays of one attempt, that of this `number`, count together: the next may go another
+    way.
 
     It has gone astray when it begins a wait without having come to the last one that is due: then its keys change, and
     each replay would do everything again, for ever. Once alone that proves nothing. Branches that race outside of their
@@ -97,16 +105,16 @@ def stray(rows: Mapping[str, Row], used: Container[str], waits: Iterable[StepWri
     due = [key for key, row in rows.items() if row.is_due]
     if not begun or not due or due[-1] in used:
         return None
-    times = rows[due[-1]].astray
-    beside = [key for key, row in rows.items() if row.astray == times]
-    before = [key for key in due if rows[key].astray == times - 1]
+    times = rows[due[-1]].astray(number)
+    beside = [key for key, row in rows.items() if row.astray(number) == times]
+    before = [key for key in due if rows[key].astray(number) == times - 1]
     if times and not any(key in used for key in [*beside, *before[-1:]]):
         return (
             f"step {begun[0].key!r}: replayed for step {due[-1]!r}, which the handler did not come to; "
             "keys must be the same in every replay (no uuid, no time in them)"
         )
     for wait in begun:
-        wait.attempt = times + 2
+        wait.attempt = 1 + number * MOST_ASTRAY + min(times + 1, MOST_ASTRAY - 1)
     return None
 
 

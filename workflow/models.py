@@ -306,7 +306,7 @@ class Step(models.Model):
     `kind` is `run`, `sleep`, `poll` or `event`; `status` is `running` (a body is at work, under a lease of its own),
     `waiting`, `completed` or `failed`. A `sleep` stays `waiting` when it is over: its `deadline`, fixed when it began,
     tells, and one more write for each of them would tell nothing more. `attempt` counts the calls of a `run`; that of a
-    wait is above 1 where it was begun by a replay that had missed the wait before (see `workflow.ledger.stray`).
+    wait is a mark above 1 where it was begun by a replay that had missed the wait before (see `workflow.ledger.stray`).
     """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)

@@ -389,7 +389,9 @@ def _by_pydantic(serialise: Callable[[], Any], value: object) -> Any:
         if "Circular reference" in reason:
             raise _Fault("it contains itself") from None
         if "unknown type" in reason:
-            raise _Fault(f"{_a(value)} cannot be stored as JSON") from None
+            # Of another value within it, it says which.
+            within = "" if str(type(value)) in reason else f" ({reason})"
+            raise _Fault(f"{_a(value)} cannot be stored as JSON{within}") from None
         raise _Fault(f"{_a(value)} cannot be stored as JSON ({type(error).__name__}: {reason})") from error
 
 
@@ -400,7 +402,7 @@ def _a(value: object) -> str:
 
 def _advice(value: object) -> str | None:
     """What was probably meant, where what is to be stored is a mistake of a known kind."""
-    if isawaitable(value):
+    if isawaitable(value) and not dataclasses.is_dataclass(value):
         return 'is an "await" missing?'
     if isinstance(value, Fatal | Retry):
         return "raise it instead of returning it"

@@ -494,4 +494,5 @@ def strayed(steps: Steps) -> str | None:
     """What a handler has done wrong, if its replay has gone astray where it has to wait (see `stray`)."""
     if steps._rows is None:
         return None
-    return stray(steps._rows, steps._used, [wait.step for wait in steps._waits])
+    waits = [wait.step for wait in steps._waits]
+    return stray(steps._rows, steps._used, waits, steps._attempt.number)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.runs import node, run_through
 from tests.support.stepping import calls, clear, note, stepping
-from workflow import Action, Fatal, Stage, Workflow, workflows
+from workflow import Action, Fatal, Stage, WaitTimeout, Workflow, workflows
 from workflow.models import Step
 from workflow.results import RunStatus
 from workflow.testing import advance, drain
@@ -170,6 +170,21 @@ def test_waits_that_a_handler_leaves_out_once_they_are_over_are_no_mistake() -> 
         drain()
     drain(handle.run_id)
     assert handle.status().run.state == {"act": "done"}
+
+
+def test_waits_under_keys_of_their_attempt_are_no_mistake() -> None:
+    """Each attempt misses the pause of the one before, which is no business of its own."""
+
+    def handler(state: dict[str, Any], ctx: Any) -> Any:
+        try:
+            return ctx.step.wait_event("paid", "order.paid", timeout=1)
+        except WaitTimeout:
+            ctx.step.sleep(f"pause-{ctx.attempt}", 1)
+            raise
+
+    status = run_through(stepping(handler, attempts=5, backoff=0), seconds=2, rounds=14)
+    assert failure(status)[:2] == (5, "WAIT_TIMEOUT")
+    assert keys() == ["paid", *(f"pause-{number}" for number in range(1, 6))]
 
 
 def test_branches_that_race_to_their_first_waits_are_no_mistake() -> None:

@@ -158,13 +158,19 @@ def test_a_compensation_waits_for_code_that_fits(version: int, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["another tree", "another version"])
-def test_what_is_left_to_others_keeps_how_its_attempt_was_lost(served: bool) -> None:
+def test_what_is_left_to_others_keeps_how_its_attempt_was_lost(
+    served: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     handle = parked(Stage("a", actions=[act("a1")]), WAIT)
     workflows.cancel(handle.run_id, compensate=True)
     Job.objects.update(last_error="LEASE_ABSOLUTE_CAP: claimed for longer than the absolute cap")
     release(2, Stage("b", actions=[act("b1")]), compatible=(1,) if served else ())
     drain(handle.run_id)
+    advance(5)
+    drain(handle.run_id)
     assert Job.objects.get(run_id=handle.run_id).last_error.startswith("LEASE_ABSOLUTE_CAP: ")
+    told = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == served  # once, however often it comes back
 
 
 def test_the_same_version_with_another_tree_is_matched_by_path_too() -> None:

@@ -197,6 +197,17 @@ def test_a_method_whose_self_nobody_would_give_is_refused():
     with pytest.raises(WorkflowInvalid, match=r"when= takes a function, Methods\.one is a method"):
         Action("a", one, when=Methods.one)
     assert Action("one", Methods().one).run_handler.wants_ctx is False
+    assert Action("one", lambda self: None).run_handler.wants_ctx is False
+
+    @functools.wraps(Methods.one)
+    def brings_its_own(*arguments):
+        return Methods.one(Methods(), *arguments)
+
+    assert Action("one", brings_its_own).run_handler
+
+
+def test_a_value_that_is_bound_is_no_second_argument():
+    assert Action("a", lambda ctx, flag=False: None).run_handler.wants_ctx is False
 
 
 def test_a_handler_that_has_the_context_first_is_refused():

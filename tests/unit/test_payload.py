@@ -55,6 +55,24 @@ class Box:
     label: Any = None
 
 
+class Anything(BaseModel):
+    thing: Any
+
+
+@dataclasses.dataclass
+class Ticket:
+    """A value that is also awaitable."""
+
+    id: int
+
+    def __await__(self) -> Any:
+        yield
+
+
+def test_a_value_that_may_be_awaited_is_stored_as_what_it_is() -> None:
+    assert json.loads(dumps({"ticket": Ticket(1)}, "output")) == {"ticket": {"id": 1}}
+
+
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
@@ -254,6 +272,10 @@ def broken() -> Iterator[int]:
         ({1: "a", "1": "b"}, ": two keys of a dict are the same text in JSON"),
         ({"ids": {None: 1, "None": 2}}, ".ids: two keys of a dict are the same text in JSON"),
         ({"thing": object()}, ".thing: an object cannot be stored as JSON"),
+        (
+            Anything(thing=object()),
+            ": an Anything cannot be stored as JSON (Unable to serialize unknown type: <class 'object'>)",
+        ),
         ({"thing": object}, ".thing: a type cannot be stored as JSON"),
         ({"thing": ValueError("x")}, ".thing: a ValueError cannot be stored as JSON"),
         ({"thing": lambda: 1}, ".thing: a function cannot be stored as JSON"),

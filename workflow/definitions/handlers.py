@@ -133,7 +133,7 @@ def _wants_ctx(fn: Callable[..., Any], place: str, option: str, ctx: bool) -> bo
     required = [p for p in positional if p.default is _Parameter.empty]
     star = any(p.kind is _Parameter.VAR_POSITIONAL for p in parameters)
     most = 2 if ctx else 1
-    _check_first(positional, fn, place, option)
+    _check_first(positional, fn, place, option, ctx)
     for parameter in parameters:
         if parameter.kind is _Parameter.KEYWORD_ONLY and parameter.default is _Parameter.empty:
             raise fault(
@@ -147,13 +147,16 @@ def _wants_ctx(fn: Callable[..., Any], place: str, option: str, ctx: bool) -> bo
     return _gets_ctx(positional[1]) if len(positional) > 1 else star
 
 
-def _check_first(positional: list[inspect.Parameter], fn: object, place: str, option: str) -> None:
+def _check_first(
+    positional: list[inspect.Parameter], fn: Callable[..., Any], place: str, option: str, ctx: bool
+) -> None:
+    """A wrapper may bring the `self` of what it wraps."""
     first = positional[0].name if positional else ""
-    if first == "self":
+    if first == "self" and not hasattr(_innermost(fn), "__wrapped__") and not label(fn).endswith("<lambda>"):
         raise fault(
             place, f"{option} takes a function, {label(fn)} is a method: nothing is there to be its self"
         )
-    if first == "ctx" and len(positional) > 1:
+    if ctx and first == "ctx" and len(positional) > 1 and _gets_ctx(positional[1]):
         raise fault(place, f"{option} is called with the context second: {label(fn)} has ctx first")
 
 

@@ -38,6 +38,9 @@ LOCKED_DELAY = 1.0
 LONGEST_LOCKED_DELAY = 10.0
 VERSION_DELAY = 5.0
 """Seconds after which a job that is not served here may come back, where nothing keeps it from coming back here."""
+MOST_TOLD = 10_000
+_told: set[tuple[str, str]] = set()
+"""Runs that wait for code that can compensate them, and why: each is told of once."""
 LEFT = "version"
 """What a job says first that this code has left to others."""
 ENGINE_FAILED = "ENGINE_FAILED"
@@ -211,7 +214,10 @@ async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime
     else:
         message = f"version {workflow.version} cannot go on with a run of version {run.version}: {misfit}"
     if code == VersionConflict.code and run.status == states.COMPENSATING:
-        if not claim.last_error.startswith(LEFT):  # told of already
+        if (run.id, message) not in _told:
+            if len(_told) >= MOST_TOLD:
+                _told.clear()
+            _told.add((run.id, message))
             what = one_line(message)
             logger.error("run %s of %s waits for code that can compensate it: %s", run.id, run.workflow, what)
         await _leave_to_others(claim, message, runtime, VERSION_DELAY)

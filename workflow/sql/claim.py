@@ -57,8 +57,9 @@ WITH RECURSIVE {PAIRS}, due AS MATERIALIZED (
 
 
 CLAIM: Final = _claim("")
-"""Touches job rows only, never waits, and takes what has been due for so many seconds at least. Higher priority first, then the one that has been due longest. Jobs of a paused
-queue are not claimed, whatever they are there for: what a pause finds claimed already goes on."""
+"""Touches job rows only, never waits, and takes what has been due for so many seconds at least. Higher priority first,
+then the one that has been due longest. Jobs of a paused queue are not claimed, whatever they are there for: what a
+pause finds claimed already goes on."""
 
 CLAIM_OF_RUN: Final = _claim(" AND (j.run_id = %s::uuid OR j.run_id IS NULL)")
 """The same for the jobs of one run, and for those of none."""
@@ -115,7 +116,7 @@ FROM pairs AS p CROSS JOIN LATERAL (
 WHERE (%s::text[] IS NULL OR p.queue = ANY(%s::text[])) AND {OPEN}
 """
 """Seconds until the next job comes due that may be claimed then, or the pause of a queue ends; NULL when neither will.
-Jobs that have been due for less than the seconds that CLAIM was asked for are told of too: their time has passed, or is now.
+Jobs that have been due for less than the seconds that CLAIM was asked for are told of too, by 0 or less.
 A pause without an end is over when somebody says so, and rings."""
 
 LOAD_NODES: Final = """

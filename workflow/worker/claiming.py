@@ -187,6 +187,7 @@ class Claimer:
     async def _claim(self, room: int) -> float | None:
         """Claims and launches; in how many seconds to look again, None to leave."""
         self._claimed_at = self._loop.time()
+        self._more = False
         idle = not self._units
         if self._units.stranded:
             await self.release_stranded()
