@@ -62,9 +62,8 @@ class Awaits:
             before, left = left, len(self._unbegun())
             if left >= before:
                 return
-            turns = min(
-                2 * turns, MOST_TURNS
-            )  # thousands that begin a few at a time are not counted each time
+            # Thousands that begin a few at a time are not counted each time.
+            turns = min(2 * turns, MOST_TURNS)
 
     def require(self) -> None:
         """Raises `NeverAwaited` if something has not begun. One that was closed is none: that is no oversight."""

@@ -236,11 +236,14 @@ def _unserved(runs: Unserved, unfit: Container[tuple[str, int]]) -> Warning:
 def _other_tree(runs: Changed | Misfits) -> Warning:
     if isinstance(runs, Misfits):
         hint = (
-            f"A worker of this code fails them: take {runs.version} out of compatible_versions=, and keep workers of "
-            f"the release that serves it until they are over."
+            f"A worker of this code fails them (what compensates waits): take {runs.version} out of "
+            f"compatible_versions=, and keep workers of the release that serves it until they are over."
         )
     else:
-        hint = "A worker of this code fails those that the tree does not fit: give a changed one a version of its own."
+        hint = (
+            "A worker of this code fails those that the tree does not fit (what compensates waits): give a changed one "
+            "a version of its own."
+        )
     return Warning(
         f"{runs}.",
         hint=hint,

@@ -139,18 +139,18 @@ def test_a_compensation_waits_for_code_that_fits(version: int, caplog: pytest.Lo
     workflows.cancel(handle.run_id, compensate=True)
     more = Stage("more", actions=[act("m1")])
     release(version, Stage("a", actions=[act("a1")]), WAIT, more, compatible=(1,) if version == 2 else ())
-    for _ in range(3):
+    for seconds in (5, 10, 20):
         drain(handle.run_id)
-        advance(5)
+        advance(seconds)
     status = handle.status()
     assert (status.run.status, called) == ("compensating", ["a1"])
     job = Job.objects.get(run_id=handle.run_id)
     assert job.attempt == 0
-    assert job.last_error.startswith("version: ")
+    assert job.last_error.startswith("version 3: ")
     assert job.last_error.endswith("the definition has 'w.more', the run has not")
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(told) == 1
-    assert told[0].startswith(f"run {handle.run_id} of w waits for code that can compensate it: ")
+    assert told[0].startswith(f"run {handle.run_id} waits for code that can compensate it, ")
     release(1, Stage("a", actions=[act("a1")]), WAIT)
     drain(handle.run_id)
     assert handle.status().run.status == "compensated"
@@ -168,7 +168,9 @@ def test_what_is_left_to_others_keeps_how_its_attempt_was_lost(
     drain(handle.run_id)
     advance(5)
     drain(handle.run_id)
-    assert Job.objects.get(run_id=handle.run_id).last_error.startswith("LEASE_ABSOLUTE_CAP: ")
+    lost, *left = Job.objects.get(run_id=handle.run_id).last_error.split("; version ")
+    assert lost == "LEASE_ABSOLUTE_CAP: claimed for longer than the absolute cap"
+    assert [why[:3] for why in left] == (["2: "] if served else [])
     told = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(told) == served  # once, however often it comes back
 

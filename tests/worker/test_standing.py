@@ -24,6 +24,7 @@ from workflow.store.drive import drive
 from workflow.store.ports import DjangoPort
 from workflow.store.workers import silent_after
 from workflow.worker import standing
+from workflow.worker.sources import Due
 from workflow.worker.standing import BEHIND, YIELD, Standing
 
 SERVES = [{"name": "w", "version": 1, "fingerprint": "f", "compatible": []}]
@@ -118,11 +119,26 @@ def test_a_claim_leaves_what_has_not_been_due_for_long_enough() -> None:
     assert claimed == []
     assert due is not None
     assert -60 < due <= 0
+    claimed, due = drive(Due(None, lambda: 3600).claim(port, worker_id, 10))
+    assert claimed == []
+    assert due is not None
+    assert 3540 < due <= 3600  # when it may be taken here
     with connection.cursor() as cursor:
         cursor.execute("UPDATE workflow_job SET available_at = now() - interval '2 hours'")
     claimed, due = drive(claims.claim(port, worker_id, 10, None, age=3600))
     assert len(claimed) == 1
     assert due is None
+
+
+@pytest.mark.crash
+def test_nothing_is_left_to_one_that_stays_for_a_while_only(workers: Launcher) -> None:
+    """Nor to a Celery worker, which takes what it is asked for: neither counts as one that is like the others."""
+    assert workers.start(burst=True).wait() == 0
+    Worker.objects.update(stopped_at=None)
+    worker = workers.start()
+    eventually(lambda: Worker.objects.filter(pid=worker.pid).exists())
+    alone = placed(str(Worker.objects.get(pid=worker.pid).pk))
+    assert (alone.before, alone.beside) == (0, 0)
 
 
 @pytest.mark.crash

@@ -38,11 +38,8 @@ LOCKED_DELAY = 1.0
 LONGEST_LOCKED_DELAY = 10.0
 VERSION_DELAY = 5.0
 """Seconds after which a job that is not served here may come back, where nothing keeps it from coming back here."""
-MOST_TOLD = 10_000
-_told: set[tuple[str, str]] = set()
-"""Runs that wait for code that can compensate them, and why: each is told of once."""
 LEFT = "version"
-"""What a job says first that this code has left to others."""
+"""What a job says of it that this code has left it to others, and a number where nobody else may have come for it."""
 ENGINE_FAILED = "ENGINE_FAILED"
 """What `last_error` of a job begins with, and a number, when the engine itself could not go on with it."""
 MAX_FAILURES = 10
@@ -172,8 +169,7 @@ def _come_again(claim: Claim, why: str) -> tuple[float, str]:
     """After how many seconds, and what its job says meanwhile: each time it is longer."""
     locked = why == events_store.LOCKED
     name = "locked" if locked else ENGINE_FAILED
-    before = re.match(rf"(?:{UNBEGUN}: )?{name} (\d+)", claim.last_error)
-    count = 1 + (int(before[1]) if before else 0)
+    count = _times(claim, name)
     if locked:
         return min(LOCKED_DELAY * 2.0 ** min(count - 1, 10), LONGEST_LOCKED_DELAY), f"{name} {count}"
     return min(2.0 ** min(count, 10), LONGEST_DELAY), f"{name} {count}: {why}"
@@ -214,15 +210,32 @@ async def _fail_misfit(claim: Claim, workflow: Workflow, misfit: Misfit, runtime
     else:
         message = f"version {workflow.version} cannot go on with a run of version {run.version}: {misfit}"
     if code == VersionConflict.code and run.status == states.COMPENSATING:
-        if (run.id, message) not in _told:
-            if len(_told) >= MOST_TOLD:
-                _told.clear()
-            _told.add((run.id, message))
-            what = one_line(message)
-            logger.error("run %s of %s waits for code that can compensate it: %s", run.id, run.workflow, what)
-        await _leave_to_others(claim, message, runtime, VERSION_DELAY)
+        await _await_code(claim, message, runtime)
         return
     await _end_run(claim, claim.lease(), code, message, runtime)
+
+
+async def _await_code(claim: Claim, why: str, runtime: Runtime) -> None:
+    """Leaves a run to code that can compensate it, each time for longer."""
+    count = _times(claim, LEFT)
+    if count == 1:
+        logger.error(
+            "run %s waits for code that can compensate it, and comes back until then: %s",
+            claim.run_id,
+            one_line(why),
+        )
+    met(LEFT, claim.job_id, claim.run_id, why)
+    told = f"{LEFT} {count}: {clean_text(why, 1000)}"
+    if loss(claim.last_error):  # whoever takes it up judges by how its last attempt was lost
+        told = f"{claim.last_error.partition(f'; {LEFT} ')[0]}; {told}"
+    delay = min(VERSION_DELAY * 2.0 ** min(count - 1, 10), LONGEST_DELAY)
+    await claims_store.release(runtime.port, [claim], delay=delay, refund=True, reason=told)
+
+
+def _times(claim: Claim, what: str) -> int:
+    """How often in a row, this time included, that has come of the job."""
+    before = re.search(rf"(?:^|^{UNBEGUN}: |; ){what} (\d+)", claim.last_error)
+    return 1 + (int(before[1]) if before else 0)
 
 
 async def _pass_on(claim: Claim, left: Leftover, runtime: Runtime) -> None:
@@ -240,8 +253,7 @@ async def give_back(claim: Claim, lease: Lease, error: BaseException, runtime: R
         await claims_store.release(runtime.port, [claim], delay=1.0, refund=True)
         return
     logger.error("job %s of run %s: the engine failed", claim.job_id, claim.run_id, exc_info=error)
-    before = re.match(rf"(?:{UNBEGUN}: )?{ENGINE_FAILED} (\d+):", claim.last_error)
-    count = 1 + (int(before[1]) if before else 0)
+    count = _times(claim, ENGINE_FAILED)
     what = f"{type(error).__name__}: {clean_text(error, 500)}"
     if count >= MAX_FAILURES:
         message = f"the engine failed {count} times in a row to go on with the run ({what})"
@@ -288,22 +300,14 @@ def _ghost(claim: Claim) -> str | None:
 async def _lay(claim: Claim, reason: str, runtime: Runtime, delay: float) -> None:
     run = claim.run
     name = f"{run.workflow} version {run.version}" if run is not None else "a run that cannot be seen"
-    if reason == "version":
-        await _leave_to_others(claim, f"no worker here serves {name}", runtime, delay)
-        return
     met(reason, claim.job_id, claim.run_id, f"{name} is not executed here")
     if reason == "orphan":
         await claims_store.drop(runtime.port, [claim])
-    else:
+    elif reason == "race":
         await claims_store.release(
             runtime.port, [claim], delay=RACE_DELAY * claim.attempt, refund=False, reason=reason
         )
-
-
-async def _leave_to_others(claim: Claim, why: str, runtime: Runtime, delay: float) -> None:
-    """Gives back what this code cannot drive. How its last attempt was lost stays on the job: whoever takes it up
-    judges by that.
-    """
-    met("version", claim.job_id, claim.run_id, why)
-    reason = None if loss(claim.last_error) else f"{LEFT}: {clean_text(why, 1000)}"
-    await claims_store.release(runtime.port, [claim], delay=delay, refund=True, reason=reason)
+    else:
+        # Whoever takes it up judges by how its last attempt was lost.
+        told = None if loss(claim.last_error) else f"{LEFT}: no worker here serves {name}"
+        await claims_store.release(runtime.port, [claim], delay=delay, refund=True, reason=told)

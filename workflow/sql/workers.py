@@ -11,7 +11,8 @@ REGISTER: Final = """
 INSERT INTO workflow_worker (id, hostname, pid, queues, serves, concurrency, threads, started_at, seen_at)
 VALUES (%s::uuid, %s, %s, %s::jsonb, %s::jsonb, %s, %s, now(), now())
 """
-"""`serves` is a list of {"name", "version", "fingerprint", "compatible": [other versions that it takes on]};
+"""`serves` is a list of {"name", "version", "fingerprint", "compatible": [other versions that it takes on]}, and of
+{"shares": false} in them where it claims only what it is asked for, or only for a while;
 `queues` is empty for a worker that takes all of them."""
 
 STOPPED: Final = """

@@ -115,9 +115,8 @@ class Claimer:
                 wait, pause = pause * random.uniform(0.5, 1.0), min(pause * 2, LONGEST_PAUSE)
             if wait is None:
                 return
-            if wait > 0:
-                await self._course.wait_for_bell(wait)
-            await self._rest_between_claims()
+            rang = wait > 0 and await self._course.wait_for_bell(wait)
+            await self._rest_between_claims(rang)
 
     def moves(self) -> int:
         """How many more times a unit may move on to another node, which counts as a job that was taken."""
@@ -152,11 +151,12 @@ class Claimer:
             self.retire(f"it has taken {self._units.launched} jobs")
         return min(room, left)
 
-    async def _rest_between_claims(self) -> None:
+    async def _rest_between_claims(self, rang: bool) -> None:
+        """`rang`: something has just come due."""
         rest = 0.0
         if len(self._units) >= BUSY:
             rest = self._claimed_at + CLAIM_REST - self._loop.time()
-        if not self._more:
+        if rang and not self._more:
             rest = max(rest, self._standing.pause())
         if rest > 0:
             await asyncio.sleep(rest)

@@ -25,10 +25,10 @@ class Course:
         """Whether nothing more is to be claimed."""
         return self.retiring or self.stopping.is_set()
 
-    async def wait_for_bell(self, seconds: float) -> None:
-        """Returns when it rings, or after so many seconds."""
+    async def wait_for_bell(self, seconds: float) -> bool:
+        """Returns when it rings, or after so many seconds; whether it rang."""
         try:
             async with asyncio.timeout(seconds):
-                await self.bell.wait()
+                return await self.bell.wait()
         except TimeoutError:
-            return
+            return False

@@ -178,6 +178,8 @@ class WorkerProcess:
                 "version": w.version,
                 "fingerprint": w.tree.fingerprint,
                 "compatible": w.compatible_versions,
+                # It is not like those that do: nobody leaves to it what comes due.
+                **({} if self._standing.shares else {"shares": False}),
             }
             for w in registry.all()
         ]

@@ -64,9 +64,11 @@ class Due:
 
     async def claim(self, port: Port, worker_id: str, room: int, openings: Openings | None = None) -> Claimed:
         sparing = [stranger for stranger in self.strangers or () if registry.serves(*stranger) is None]
-        return await claims_store.claim(
-            port, worker_id, room, self._queues, sparing=sparing, openings=openings, age=self._age()
+        age = self._age()
+        claimed, due = await claims_store.claim(
+            port, worker_id, room, self._queues, sparing=sparing, openings=openings, age=age
         )
+        return claimed, None if due is None else due + age
 
     def launched(self, claimed: Sequence[Claim], units: Units) -> None:
         """Nobody waits for it."""

@@ -37,7 +37,7 @@ class Standing:
 
     def __init__(self, worker_id: str, *, shares: bool = True) -> None:
         self._worker_id = worker_id
-        self._shares = shares
+        self.shares = shares
         self.before = 0
         self.beside = 0
         self._hot = False
@@ -46,7 +46,7 @@ class Standing:
 
     async def keep(self, port: Port) -> None:
         """Looks who else is there, as often as processes show that they are alive."""
-        if not self._shares:
+        if not self.shares:
             return
         await self._look(port)
         await asyncio.sleep(min(SETTLED, conf.HEARTBEAT_INTERVAL))
@@ -59,15 +59,14 @@ class Standing:
         return YIELD if self.before else 0.0
 
     def pause(self) -> float:
-        """Seconds to wait before a claim, when something has come due and nothing else is."""
+        """Seconds to wait before a claim, when something has just come due."""
         if self.beside and not self.before and self._is_hot():
             return BEHIND
         return self.age()
 
     async def _look(self, port: Port) -> None:
-        ((self.before, self.beside),) = (await port.run([(sql.STANDING, (self._worker_id, silent_after()))]))[
-            0
-        ]
+        (rows,) = await port.run([(sql.STANDING, (self._worker_id, silent_after()))])
+        ((self.before, self.beside),) = rows
 
     def _is_hot(self) -> bool:
         then, used = self._since
