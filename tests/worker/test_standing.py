@@ -13,8 +13,9 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
-from tests.support.crash import dispatch, finished
+from tests.support.crash import called, calls, dispatch, finished
 from tests.support.workers import Launcher, eventually
+from tests.worker.test_stopping import ready
 from workflow import Action, Stage, Workflow, ids, workflows
 from workflow.models import Job, Worker
 from workflow.registry import registry
@@ -158,3 +159,27 @@ def test_what_a_stopped_process_does_not_take_the_next_one_takes(workers: Launch
         os.kill(first.pid, signal.SIGCONT)
     second.stop()
     finished(dispatch("plain"), within=20)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("workflow", "outcomes", "again"),
+    [("calm", ["sleep:30"], "calm.s.a"), ("pair", ["retry:1.5", "ok"], "pair.s.b")],
+    ids=["given back", "due later"],
+)
+def test_a_process_that_leaves_tells_the_others_what_it_leaves(
+    workers: Launcher, workflow: str, outcomes: list[str], again: str
+) -> None:
+    """No new job tells of it: they would look in half a minute."""
+    rare = {"POLL_INTERVAL": 30, "SWEEP_INTERVAL": 60, "HEARTBEAT_INTERVAL": 10, "SHUTDOWN_GRACE": 0.5}
+    first, second = (workers.start(settings=rare) for _ in range(2))
+    for worker in (first, second):
+        ready(worker.pid)
+    handle = dispatch(workflow, {"pair.s.a": ["sleep:0.7"], again: outcomes})
+    called(handle, again)
+    ((_, pid, _),) = calls(handle, again)
+    if workflow == "pair":
+        eventually(lambda: Job.objects.filter(run_id=handle.run_id, lease_token=None).exists())
+    held_by = first if first.pid == pid else second
+    assert held_by.stop() == 0
+    eventually(lambda: len(calls(handle, again)) == 2, 15)

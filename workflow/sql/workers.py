@@ -17,7 +17,10 @@ VALUES (%s::uuid, %s, %s, %s::jsonb, %s::jsonb, %s, %s, now(), now())
 
 STOPPED: Final = """
 UPDATE workflow_worker SET stopped_at = now(), seen_at = now(), units = 0 WHERE id = %s::uuid
+RETURNING pg_notify('workflow_job', '')
 """
+"""And wakes the others: what it has given back, or would have gone on with later (a retry, a sleep), was told to nobody,
+as it has added no job."""
 
 STANDING: Final = """
 SELECT count(*) FILTER (WHERE w.id < me.id), count(*) FILTER (WHERE w.id <> me.id)
