@@ -17,9 +17,12 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
 
+from workflow.errors import StepKeyReused
 from workflow.plan import StepWrite
 from workflow.signals import HEED, TIMEOUT, Signal
 
+ParkStep = Callable[[StepWrite], Awaitable[None]]
+"""Writes down that a step waits."""
 TURNS = 8
 """Of the loop, that tasks which are ready get to begin their next step, before all are taken to be waiting."""
 CROSSING = 0.1
@@ -71,22 +74,14 @@ class Suspend(BaseException):
 
 
 class Hands:
-    """The steps in hand of one execution. Safe to use from any thread.
+    """The steps in hand of one execution. Safe to use from any thread."""
 
-    `has_ended` tells whether no step goes on but the bodies in hand, and `suspend` makes it so; `apark` writes down
-    that a step waits, while others go on.
-    """
-
-    def __init__(
-        self,
-        signal: Signal,
-        has_ended: Callable[[], bool],
-        suspend: Callable[[Suspend], None],
-        apark: Callable[[StepWrite], Awaitable[None]],
-    ) -> None:
-        self.has_ended = has_ended
-        self.suspend = suspend
-        self._apark = apark
+    def __init__(self, signal: Signal) -> None:
+        self.ended: Suspend | StepKeyReused | None = None
+        """What has ended the execution, also where the handler has caught it: no step goes on after that but the bodies
+        in hand."""
+        self.parked_by: int | None = None
+        """The ident of the thread whose step has suspended it."""
         self.over = False
         """Whether the handler has ended: no step begins any more, and one that waits for others does so no longer."""
         self._signal = signal
@@ -98,9 +93,11 @@ class Hands:
         """In whose bodies some step waits, as often as one does."""
         self._callbacks: list[Callable[[], None]] = []
 
-    def __call__(self) -> Hand:
-        """A context manager for one step."""
-        return Hand(self)
+    def suspend(self, suspended: Suspend) -> None:
+        """A step has to wait, and no other goes on."""
+        if self.ended is None:
+            self.ended = suspended
+            self.parked_by = threading.get_ident()
 
     def take(self, hand: Hand) -> None:
         """The step is in hand."""
@@ -143,15 +140,16 @@ class Hands:
         while not self._signal.aborted and not self._is_empty():
             await self._achange(self._is_empty)
 
-    async def ajoin(self, suspended: Suspend, within: tuple[Hand, ...]) -> None:
-        """Returns when no step goes on any more beside this one, and those in whose bodies it was called."""
+    async def ajoin(self, suspended: Suspend, within: tuple[Hand, ...], apark: ParkStep) -> None:
+        """Returns when no step goes on any more beside this one, and those in whose bodies it was called. While some
+        do, `apark` writes down that it waits."""
         with self._lock:
             self._idle.extend(within)
         self._changed()
         try:
             while not self._is_over() and not await self._asettled():
                 if not (wait := suspended.wait).is_parked:
-                    await self._apark(wait.step)
+                    await apark(wait.step)
                     wait.is_parked = True
                     wait.since = wait.since or time.monotonic()
                 else:
@@ -181,7 +179,7 @@ class Hands:
         return not self._held
 
     def _is_over(self) -> bool:
-        return self.over or self.has_ended()
+        return self.over or self.ended is not None
 
     def _is_quiet(self) -> bool:
         return self._is_over() or self._held.issubset(self._idle)
@@ -215,10 +213,11 @@ class Hands:
 class Hand:
     """One step in hand. With `with`, a step of a thread; with `async with`, one of a task."""
 
-    __slots__ = ("_hands", "_token", "_within")
+    __slots__ = ("_apark", "_hands", "_token", "_within")
 
-    def __init__(self, hands: Hands) -> None:
+    def __init__(self, hands: Hands, apark: ParkStep) -> None:
         self._hands = hands
+        self._apark = apark
         self._within = _within.get()
         self._token: Token[tuple[Hand, ...]] | None = None
 
@@ -240,8 +239,8 @@ class Hand:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._leave()
-        if isinstance(error, Suspend) and not self._hands.has_ended():
-            await self._hands.ajoin(error, self._within)
+        if isinstance(error, Suspend) and self._hands.ended is None:
+            await self._hands.ajoin(error, self._within, self._apark)
             if not self._hands.over:
                 self._hands.suspend(error)
 

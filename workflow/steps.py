@@ -23,7 +23,7 @@ from workflow.conf import conf
 from workflow.definitions.handlers import check_callable, finished, taken_arguments
 from workflow.errors import Aborted, FailureCode, PayloadInvalid, StepKeyReused, WaitTimeout
 from workflow.failures import described_step
-from workflow.hands import Hands, Suspend, Wait
+from workflow.hands import Hand, Hands, Suspend, Wait
 from workflow.ledger import Host, Row, row_of, stray
 from workflow.plan import Boundary, StepWrite, compact
 from workflow.plan.waits import correlation_of, missed, published_text, value_at
@@ -53,13 +53,10 @@ class Steps:
         self._rows: dict[str, Row] | None = None
         self.unsettled: set[str] | None = None
         """Keys of the rows that wait, or whose bodies are at work, without sleeps; None when nobody has looked yet."""
-        self.hands = Hands(attempt.signal, lambda: self.ended is not None, self._suspend, self._awrite)
+        self.hands = Hands(attempt.signal)
         """Which steps are at work: an execution ends after them."""
         self._waits: list[Wait] = []
-        self._parked_by: int | None = None
         self._lock = threading.Lock()
-        self.ended: Suspend | StepKeyReused | None = None
-        """What has ended this execution, also where the handler has caught it: no step goes on after that."""
 
     # --- run ------------------------------------------------------------------------------------
 
@@ -83,7 +80,7 @@ class Steps:
         handler is replayed up to here to find it. Raises `StepKeyReused`, `PayloadInvalid`, and whatever `fn` raises.
         """
         lease = self._check_run(key, fn, lease, attempts, compensate)
-        with self.hands():
+        with self._in_hand():
             row = self._open(key, "run")
             if row is not None and row.status == "completed":
                 return row.value  # type: ignore[no-any-return]
@@ -119,7 +116,7 @@ class Steps:
     ) -> T:
         """`run`, for `async` handlers; `fn` may be `async` or plain."""
         lease = self._check_run(key, fn, lease, attempts, compensate)
-        async with self.hands():
+        async with self._in_hand():
             row = await self._aopen(key, "run")
             if row is not None and row.status == "completed":
                 return row.value  # type: ignore[no-any-return]
@@ -168,14 +165,14 @@ class Steps:
         it begins.
         """
         seconds = checked_seconds(f"step {key!r}: seconds", seconds, zero=True)
-        with self.hands():
+        with self._in_hand():
             self._slept(key, self._open(key, "sleep"), seconds)
 
     @awaited
     async def asleep(self, key: str, seconds: Seconds) -> None:
         """`sleep`, for `async` handlers."""
         seconds = checked_seconds(f"step {key!r}: seconds", seconds, zero=True)
-        async with self.hands():
+        async with self._in_hand():
             self._slept(key, await self._aopen(key, "sleep"), seconds)
 
     def _slept(self, key: str, row: Row | None, seconds: float) -> None:
@@ -199,7 +196,7 @@ class Steps:
         """
         check_callable(poll, f"step {key!r}")
         interval, timeout = checked_wait(key, interval, timeout)
-        with self.hands():
+        with self._in_hand():
             row = self._open(key, "poll")
             if row is not None and row.status == "completed":
                 return row.value  # type: ignore[no-any-return]
@@ -218,7 +215,7 @@ class Steps:
         """`wait_for`, for `async` handlers; `poll` may be `async` or plain."""
         check_callable(poll, f"step {key!r}")
         interval, timeout = checked_wait(key, interval, timeout)
-        async with self.hands():
+        async with self._in_hand():
             row = await self._aopen(key, "poll")
             if row is not None and row.status == "completed":
                 return row.value  # type: ignore[no-any-return]
@@ -273,7 +270,7 @@ class Steps:
         `timedelta` (None: never), `WaitTimeout` is raised.
         """
         _, timeout = checked_wait(key, 1, timeout)
-        with self.hands():
+        with self._in_hand():
             row = self._open(key, "event")
             if row is not None and row.status == "completed":
                 return row.value
@@ -294,7 +291,7 @@ class Steps:
     ) -> Any:
         """`wait_event`, for `async` handlers."""
         _, timeout = checked_wait(key, 1, timeout)
-        async with self.hands():
+        async with self._in_hand():
             row = await self._aopen(key, "event")
             if row is not None and row.status == "completed":
                 return row.value
@@ -356,14 +353,12 @@ class Steps:
         self._waits.append(wait)
         return Suspend(wait, self._waits)
 
-    def _suspend(self, suspended: Suspend) -> None:
-        if self.ended is None:
-            self.ended = suspended
-            self._parked_by = threading.get_ident()
-
     def _reused(self, reason: str) -> StepKeyReused:
-        self.ended = StepKeyReused(reason)
-        return self.ended
+        self.hands.ended = StepKeyReused(reason)
+        return self.hands.ended
+
+    def _in_hand(self) -> Hand:
+        return Hand(self.hands, self._awrite)
 
     def _open(self, key: str, kind: str) -> Row | None:
         if self._attempt.is_async and on_a_loop():
@@ -426,8 +421,8 @@ class Steps:
 
     def _check_key(self, key: str, kind: str) -> None:
         self._attempt.signal.raise_if_aborted()
-        if self.ended is not None and not self._may_still_park(kind):
-            raise self.ended
+        if self.hands.ended is not None and not self._may_still_park(kind):
+            raise self.hands.ended
         if self.hands.over:
             raise RuntimeError(f"step {key!r} was begun when its handler had ended already")
         if not isinstance(key, str) or not key or len(key) > 255:
@@ -444,8 +439,8 @@ class Steps:
         of a pool's thread that has parked before. The handler's own thread gets here only if it has caught that.
         """
         here = threading.get_ident()
-        swallowed = here == self._parked_by and self._attempt.runs_in(here)
-        return isinstance(self.ended, Suspend) and kind in ("sleep", "event") and not swallowed
+        swallowed = here == self.hands.parked_by and self._attempt.runs_in(here)
+        return isinstance(self.hands.ended, Suspend) and kind in ("sleep", "event") and not swallowed
 
     def _left(self, row: Row | None, timeout: float | None) -> float:
         if row is not None and row.deadline is not None:

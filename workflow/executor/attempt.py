@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from workflow.context import Context
 from workflow.definitions import Action, TreeNode
 from workflow.definitions.handlers import Handler, finished
 from workflow.errors import FailureCode, Fatal, PayloadInvalid, Retry, StepKeyReused, WaitTimeout
+from workflow.executor.backoff import backoff
 from workflow.executor.connections import clean_connections, limit_idleness
 from workflow.executor.desk import Desk, patient_aread, patient_read
 from workflow.executor.interrupt import UserCode
@@ -90,7 +90,7 @@ class Attempt:
         self._run = run
         self._checkpoint = checkpoint
         self._desk = desk
-        self.reports = Reports(node.path, start.attempt, lambda: desk.reported(self))
+        self.reports = Reports(node.path, start.attempt)
         """Its progress and log."""
         self._untold: Notes | None = None
         """Those of them that go with the checkpoint of an atomic action, until that is committed."""
@@ -148,7 +148,7 @@ class Attempt:
             self.reports.put_back(self._untold)
             return self.failure(error)
         finally:
-            self.awaits.close()
+            self._close()
 
     def _begin(self) -> None:
         """User code is next. Raises `Aborted` when nobody waits for it any more."""
@@ -173,7 +173,16 @@ class Attempt:
         except BaseException as error:
             return self.failure(error)
         finally:
-            self.awaits.close()
+            self._close()
+
+    def _close(self) -> None:
+        """Its fact is made. What leads back to it is let go: in a circle it would stay, with the run's state and all,
+        until Python looks for garbage, and be most of what that has to look through."""
+        self.awaits.close()
+        for ended in (self._ended, None if self._replay is None else self._replay.ended):
+            if ended is not None:
+                ended.__traceback__ = None
+        self._steps = self._replay = None
 
     def _call_whole(self) -> Any:
         """Calls the handler, and waits for steps that are still at work in other threads when it has ended."""
@@ -315,6 +324,7 @@ class Attempt:
     def _report(self, name: str, progress: float | None, data: dict[str, Any]) -> None:
         if not self._is_replaying:  # else it was reported when the handler did it
             self.reports.add(name, progress, data)
+            self._desk.reported(self)
 
     def _make_context(self) -> Context:
         return Context(
@@ -349,6 +359,7 @@ class Attempt:
         if self._is_replaying:
             assert self._undoing is not None
             if self._replay is None:
+                self._refuse_late_steps()
                 self._replay = Replay(self, self.lease.run_id, self.lease.node(self.ordinal), self._undoing)
             return cast(Steps, self._replay)  # it has the same methods
         if self._undoing is not None:
@@ -358,10 +369,13 @@ class Attempt:
                 f"{self.path}: ctx.step is refused in an atomic=True action, whose transaction is its checkpoint"
             )
         if self._steps is None:
-            if self._has_ended:
-                raise RuntimeError(f"{self.path}: ctx.step was used when its handler had ended already")
+            self._refuse_late_steps()
             self._steps = Steps(self)
         return self._steps
+
+    def _refuse_late_steps(self) -> None:
+        if self._has_ended:
+            raise RuntimeError(f"{self.path}: ctx.step was used when its handler had ended already")
 
     @property
     def _leaves_open(self) -> bool:
@@ -374,7 +388,7 @@ class Attempt:
     @property
     def _ended(self) -> BaseException | None:
         """What has ended the execution inside `ctx.step`, even if the handler has caught it."""
-        return None if self._steps is None else self._steps.ended
+        return None if self._steps is None else self._steps.hands.ended
 
     def _conclude(self, value: Any) -> Completed:
         """A handler's result as a fact, normalised before anybody sees it."""
@@ -438,20 +452,8 @@ class Attempt:
         """The fact of a failed attempt; without a `delay` of its own the action's backoff says how long to wait."""
         most = self.action.compensate_attempts if self.compensating else self.action.attempts
         if delay is None and not final and self.number < most:  # after the last one nobody waits
-            delay, error = self._backoff(error)
+            delay, error = backoff(self.action, self.number, error, self.path)
         return Failed(self.ordinal, error, delay or 0.0, final, notes)
-
-    def _backoff(self, error: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-        """How long the next attempt waits, and the error, which says so if the backoff function is at fault."""
-        longest = conf.MAX_BACKOFF
-        bound = retry.bound(self.action.backoff, longest)
-        try:
-            seconds = retry.delay(self.action.backoff, self.number, self.action.via, longest)
-        except retry.BackoffInvalid as invalid:
-            seconds, bound = invalid.default_delay, longest
-            logger.warning("%s: %s; waiting %.1f s", self.path, invalid, seconds)
-            error = {**error, "message": f"{error['message']} [{invalid}]"}
-        return retry.jittered(seconds, conf.BACKOFF_JITTER, random.random(), bound), error
 
     def timed_out(self, code: FailureCode, seconds: float) -> Failed:
         """The fact of an attempt whose time is up."""

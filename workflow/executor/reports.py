@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from workflow.plan import HistoryEntry, Notes, compact
 
 
 class Reports:
-    """The reports of one attempt. Safe to use from any thread; `announce` is called after each."""
+    """The reports of one attempt. Safe to use from any thread."""
 
-    def __init__(self, path: str, attempt: int, announce: Callable[[], None]) -> None:
+    def __init__(self, path: str, attempt: int) -> None:
         self.any = False
         """Whether there ever was one."""
         self._path = path
         self._attempt = attempt
-        self._announce = announce
         self._lock = threading.Lock()
         self._notes: Notes | None = None
         self._last_progress: HistoryEntry | None = None
@@ -38,7 +36,6 @@ class Reports:
                 self._notes.progress = progress
             self._notes.entries.append(entry)
         self.any = True
-        self._announce()
 
     def put_back(self, notes: Notes | None) -> None:
         """What was taken, and is not written after all: it comes before what was reported since."""
